@@ -1,0 +1,83 @@
+# Every target that needs Python makes .venv by itself; a second run finds it and starts at once.
+
+PRESET ?= cpu
+DEMO_DIR ?= demo
+# Empty for CPU; cuda, cuda13 or tpu to add that kind of JAX to .venv.
+ACCELERATOR ?= $(if $(filter gpu,$(PRESET)),cuda)
+# Further arguments for pytest, e.g. ARGS='tests/metrics -k bootstrap'.
+ARGS ?=
+
+INSTALLED := .venv/.installed $(if $(ACCELERATOR),.venv/.installed-$(ACCELERATOR))
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test quality check-data lint wheel clean
+
+help: ## list the targets
+	@echo "usage: make TARGET [VARIABLE=VALUE ...]"; echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; echo "variables: PYTHON, DEMO_DIR, DATA, PRESET=cpu|gpu, ACCELERATOR=cuda|cuda13|tpu, ARGS"
+
+demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded language pair (DEMO_DIR)
+	.venv/bin/padir demo --output_dir "$(DEMO_DIR)"
+
+test: $(INSTALLED) ## run every test (ARGS goes to pytest)
+	.venv/bin/python -m pytest $(ARGS)
+
+quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
+	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
+
+# Before anything is installed.
+check-data:
+	@test -n "$(DATA)" || { echo "error: name the data folder: make quality DATA=../shared/data/tatoeba_de_en PRESET=cpu" >&2; exit 2; }
+	@case "$(PRESET)" in cpu|gpu) ;; *) echo "error: PRESET=$(PRESET) is neither cpu nor gpu" >&2; exit 2;; esac
+	@test -d "$(DATA)" || { echo "error: DATA=$(DATA) is not a folder" >&2; exit 2; }
+
+lint: $(INSTALLED) ## check style with ruff
+	.venv/bin/ruff check .
+
+# build/ is removed first: setuptools would pack files that a former build left there.
+wheel: $(INSTALLED) ## build dist/padir-*.whl
+	rm -rf build
+	.venv/bin/python -m build --wheel --no-isolation
+	rm -rf build
+
+clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
+	rm -rf build dist padir.egg-info .pytest_cache .ruff_cache .hypothesis
+	find padir tasks tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# PYTHON may be set by the user; otherwise the first of these that runs and is new enough. (A name on the
+# path is not proof that it runs: pyenv leaves shims for versions that are not selected.)
+# The pins of constraints.txt are for Python 3.11; newer Pythons get the JAX that padir supports there.
+.venv/.installed: setup.py constraints.txt
+	@set -e; new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; \
+	if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then \
+	  found=; \
+	  for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3); do \
+	    if "$$candidate" -c "$$new_enough" >/dev/null 2>&1; then found="$$candidate"; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "error: padir needs Python 3.11 or newer, and $(if $(PYTHON),PYTHON=$(PYTHON) is not one,none of python3.11, python3.12, python3 is one);" \
+	      "install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; \
+	  fi; \
+	  echo "Making .venv with $$found ($$("$$found" --version))"; \
+	  "$$found" -m venv --clear .venv || { echo "error: '$$found -m venv' failed; on Debian and Ubuntu install python3-venv" >&2; exit 2; }; \
+	fi; \
+	.venv/bin/python -c "$$new_enough" || { echo "error: .venv holds a Python older than 3.11; remove it: rm -rf .venv" >&2; exit 2; }; \
+	echo "Installing padir and what it needs into .venv (one to three minutes)"; \
+	if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+	  .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'; \
+	else \
+	  .venv/bin/python -m pip install --quiet --editable '.[data,dev]' 'jax>=0.11,<0.12'; \
+	fi; \
+	touch $@
+
+# Adds one accelerator's JAX, of the version installed already.
+.venv/.installed-%: .venv/.installed
+	@set -e; echo "Adding jax[$*] to .venv"; \
+	version=$$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))'); \
+	.venv/bin/python -m pip install --quiet "jax[$(patsubst cuda,cuda12,$*)]==$$version"; \
+	touch $@

@@ -1,0 +1,22 @@
+"""PaDIR: parallel decoding by iterative refinement (arXiv 2407.21046) in JAX and Flax."""
+
+__version__ = "0.1.0"
+
+
+def load(path, **options):
+    """Opens a run directory written by `padir train` and returns a translator.
+
+    Args:
+      path: a run directory (str or path-like).
+      **options: passed on to `padir.translate.load`, e.g. `step=1000` for another checkpoint.
+
+    Returns:
+      A `padir.translate.Translator`; `.translate(["…"])` returns one `Translation` per text.
+
+    Raises:
+      PadirError: the directory holds no finished run, or its vocabulary does not match.
+    """
+    # Imported here so that `import padir` alone costs nothing and starts no JAX backend.
+    from padir.translate import load as load_translator
+
+    return load_translator(path, **options)

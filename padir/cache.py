@@ -1,0 +1,49 @@
+"""The key-value cache of autoregressive decoding, kept out of the modules (layer 1)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from padir.attention import KeyValue
+from padir.types import Array
+
+
+@struct.dataclass
+class DecoderCache:
+    """What one autoregressive decode remembers.
+
+    Attributes:
+      layers: per decoder layer, self-attention keys and values [N, max_length, H, D]; positions at
+        or after `position` hold zeros and are masked out.
+      position: [] int32, how many target positions are filled.
+    """
+
+    layers: tuple[KeyValue, ...]
+    position: Array
+
+
+def empty_cache(
+    num_layers: int, rows: int, max_length: int, num_heads: int, head_dim: int, dtype: jnp.dtype
+) -> DecoderCache:
+    """A cache with room for `max_length` target positions in each of `rows` rows."""
+    shape = (rows, max_length, num_heads, head_dim)
+    layers = tuple(KeyValue(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(num_layers))
+    return DecoderCache(layers, jnp.zeros((), jnp.int32))
+
+
+def write(layer: KeyValue, new: KeyValue, position: Array) -> KeyValue:
+    """Writes new keys and values [N, q, H, D] at `position` and returns the updated layer."""
+    return jax.tree.map(
+        lambda old, fresh: jax.lax.dynamic_update_slice_in_dim(old, fresh.astype(old.dtype), position, axis=1),
+        layer,
+        new,
+    )
+
+
+def filled_mask(cache: DecoderCache, queries: int) -> Array:
+    """Keys visible to `queries` new positions written at `cache.position`: [1, 1, queries, max_length] bool."""
+    max_length = cache.layers[0].key.shape[1]
+    query_positions = cache.position + jnp.arange(queries)
+    return (jnp.arange(max_length)[None, :] <= query_positions[:, None])[None, None]

@@ -1,0 +1,107 @@
+"""Checkpoints with Orbax: asynchronous, atomic, parameters apart from the optimizer's state (layer 7)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh
+
+from padir.errors import PadirError
+from padir.sharding import replicated
+from padir.train_state import TrainState
+from padir.types import PyTree
+
+FOLDER = "checkpoints"
+
+
+class Checkpointer:
+    """Saves and restores the states of one run, in `<run_dir>/checkpoints/<step>`.
+
+    A save returns as soon as the arrays are copied and is renamed into place when whole, so a job killed
+    in a save leaves the checkpoint before it. Use as a context manager: leaving waits for the last save.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, read_only: bool = False):
+        """Opens the run's checkpoints.
+
+        Args:
+          run_dir: the run directory.
+          keep: how many of the newest to keep.
+          read_only: for readers; nothing is created or deleted.
+        """
+        self._folder = Path(run_dir).resolve() / FOLDER
+        if read_only and not self._folder.is_dir():
+            raise PadirError(f"{self._folder}: no such folder; is {run_dir} a run directory of `padir train`?")
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=None if read_only else keep, create=not read_only, read_only=read_only
+        )
+        self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("params", "progress"))
+
+    def latest_step(self) -> int | None:
+        """The newest step saved, or None."""
+        return self._manager.latest_step()
+
+    def save(self, state: TrainState) -> None:
+        """Starts saving `state` under its step; a step already saved is left as it is."""
+        step = int(state.step)
+        if step in self._manager.all_steps():
+            return
+        progress = {"step": state.step, "opt_state": state.opt_state}
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params), progress=ocp.args.StandardSave(progress)
+            ),
+        )
+
+    def restore(self, like: TrainState, step: int | None = None) -> TrainState:
+        """Restores a whole state.
+
+        Args:
+          like: a state of the same shapes and shardings (its values are not read).
+          step: which; the newest by default.
+
+        Raises:
+          PadirError: there is no such checkpoint, or it is of another model.
+        """
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        progress = {"step": abstract.step, "opt_state": abstract.opt_state}
+        restored = self._restore(
+            step,
+            params=ocp.args.StandardRestore(abstract.params),
+            progress=ocp.args.StandardRestore(progress),
+        )
+        return TrainState(restored["progress"]["step"], restored["params"], restored["progress"]["opt_state"])
+
+    def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None) -> PyTree:
+        """Restores parameters alone, for inference; `abstract` as given by `jax.eval_shape(model.init, 0)`."""
+        sharding = replicated(mesh)
+        placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
+        return self._restore(step, params=ocp.args.StandardRestore(placed))["params"]
+
+    def _restore(self, step: int | None, **items) -> ocp.args.Composite:
+        step = self.latest_step() if step is None else step
+        if step is None or step not in self._manager.all_steps():
+            have = ", ".join(map(str, self._manager.all_steps())) or "none"
+            raise PadirError(f"{self._folder}: no checkpoint of step {step}; steps there: {have}")
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**items))
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise PadirError(
+                f"{self._folder / str(step)}: cannot be restored into this model; it was saved by another "
+                f"configuration, or is damaged ({str(error).strip().splitlines()[0][:300]})"
+            ) from error
+
+    def close(self) -> None:
+        """Waits for saves under way and frees the manager's threads."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

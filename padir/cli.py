@@ -1,0 +1,146 @@
+"""The `padir` command (layer 9)."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import sys
+
+from padir import __version__
+from padir.errors import PadirError
+
+SUMMARIES = {
+    "prepare": "run a Seqio task once and write it as an ArrayRecord set",
+    "train": "train a model, or go on with the newest checkpoint",
+    "evaluate": "translate a split of a prepared set and score it",
+    "translate": "translate lines of files or standard input",
+    "distill": "make a teacher's translations the targets of a new set",
+    "benchmark": "measure batch-1 latency of trained systems side by side",
+    "demo": "teacher, distillation, student and comparison on the embedded language pair",
+}
+
+# Each works from the checkout's root, in this order, and is tried by tests/test_readme.py.
+EXAMPLES = {
+    "prepare": "padir prepare --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\"",
+    "train": "padir train --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\" --gin.RUN_DIR=\"'runs/ar'\"",
+    "evaluate": "padir evaluate --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/results --name=ar",
+    "translate": 'echo "Peter helps a big dog." | padir translate --run_dir=runs/ar',
+    "distill": "padir distill --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/distilled",
+    "benchmark": (
+        "padir benchmark --gin_file=bench/ar_padir.gin --gin.AR_DIR=\"'runs/ar'\" --gin.PADIR_DIR=\"'runs/padir'\" "
+        "--data_dir=runs/data --output=runs/latency.json"
+    ),
+    "demo": "padir demo --output_dir=demo",
+}
+
+_DEFAULT_GIN = {"demo": ["runs/demo.gin"]}
+
+# Parameters of these types are flags of their own; everything else is set through gin.
+_FLAG_TYPES = {
+    "str": str,
+    "str | None": str,
+    "int": int,
+    "int | None": int,
+    "float": float,
+    "Sequence[str]": str,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one subcommand; returns the exit status (2: the user can mend it, and one line says how)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    chosen = arguments[0] if arguments else None
+    parser, commands = _parser(chosen)
+    options, rest = parser.parse_known_args(arguments)
+    bindings = [argument.removeprefix("--gin.") for argument in rest if argument.startswith("--gin.")]
+    for argument in rest:
+        if not argument.startswith("--gin."):
+            commands[options.command].error(f"unknown argument {argument!r}; see padir {options.command} --help")
+    try:
+        _run(options, bindings)
+    except PadirError as error:
+        print(f"padir {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"padir {options.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone, as `| head` does; nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _run(options: argparse.Namespace, bindings: list[str]) -> None:
+    from padir import config
+
+    command = options.command
+    flags = {name: getattr(options, name) for name in _flags(command)}
+    given = [f"{command}.{name} = {value!r}" for name, value in flags.items() if value is not None]
+    config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
+    config.run(command)
+
+
+def _flags(command: str) -> dict[str, inspect.Parameter]:
+    """Parameters of a command that are plain text or numbers."""
+    # Imported late, here and above: `padir --help` need not wait for JAX.
+    from padir import config
+
+    parameters = inspect.signature(config.COMMANDS[command]).parameters
+    return {name: parameter for name, parameter in parameters.items() if str(parameter.annotation) in _FLAG_TYPES}
+
+
+def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser and its subcommands'; only the chosen subcommand gets its own flags."""
+    parser = argparse.ArgumentParser(
+        prog="padir", description="Parallel decoding by iterative refinement.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"padir {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = {}
+    for name, summary in SUMMARIES.items():
+        command = subparsers.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=f"example:\n  {EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_argument(
+            "--gin_file", action="append", default=[], metavar="FILE", help="gin file; may be repeated"
+        )
+        command.add_argument(
+            "--gin_search_path", action="append", default=[], metavar="DIR", help="where to look for gin files, too"
+        )
+        # Only for the help text: any --gin.… is taken from what argparse leaves over.
+        command.add_argument("--gin.NAME=VALUE", dest="_", nargs=0, action=_Never, help="bind NAME in gin's syntax")
+        if name == chosen:
+            _add_flags(command, name)
+        commands[name] = command
+    return parser, commands
+
+
+class _Never(argparse.Action):
+    """An option that stands in the help text and is never matched."""
+
+    def __call__(self, *arguments) -> None:
+        raise AssertionError("matched a placeholder")
+
+
+def _add_flags(parser: argparse.ArgumentParser, command: str) -> None:
+    group = parser.add_argument_group("short for --gin.", f"each sets a parameter of {command}; gin sets the others")
+    for name, parameter in _flags(command).items():
+        annotation = str(parameter.annotation)
+        needed = parameter.default is parameter.empty
+        group.add_argument(
+            f"--{name}",
+            type=_FLAG_TYPES[annotation],
+            nargs="+" if annotation == "Sequence[str]" else None,
+            metavar=annotation.split()[0].upper() if annotation != "Sequence[str]" else "STR",
+            help="needed, here or in a gin file" if needed else f"default {parameter.default!r}",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

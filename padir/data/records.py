@@ -1,0 +1,431 @@
+"""Prepared data sets: what `padir prepare` writes and everything else reads (layer 6; no TensorFlow).
+
+A prepared set is one folder:
+
+    manifest.json                 written last: a folder without it is an unfinished preparation
+    vocabulary.model              the SentencePiece model the ids below belong to
+    train-00000.array_record ...  one record an example, see `encode_record`
+    train.lengths.npy             int32 [num_examples, 2]: source and target length, EOS counted
+
+Records hold noise-free ids and the text they came from, for instance
+
+    source_ids  uint16/uint32 [source_length]   [431, 87, 1290, 1]    ends in EOS (1), no padding
+    target_ids  uint16/uint32 [target_length]   [52, 1811, 9, 604, 1] ends in EOS (1), no padding
+    source_text, target_text                    UTF-8, never cut even where the ids were truncated
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from array_record.python import array_record_module
+
+from padir.data.vocabulary import Vocabulary
+from padir.errors import PadirError
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+VOCABULARY_NAME = "vocabulary.model"
+HISTOGRAM_WIDTH = 8
+
+# group_size:1 makes every record its own compressed chunk: random access then decodes nothing else.
+WRITER_OPTIONS = "group_size:1,snappy"
+READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+
+# Bytes an id takes, number of source ids, of target ids, of UTF-8 bytes of the source text.
+_HEADER = struct.Struct("<BIII")
+_ID_DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+
+
+class Example(NamedTuple):
+    """One sentence pair.
+
+    Attributes:
+      source_ids: int array [source_length], EOS last.
+      target_ids: int array [target_length], EOS last.
+      source_text: the source as it was read.
+      target_text: the reference as it was read.
+    """
+
+    source_ids: np.ndarray
+    target_ids: np.ndarray
+    source_text: str
+    target_text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """Which Seqio task to prepare.
+
+    Attributes:
+      module: dotted name of the Python module that registers it, e.g. 'tasks.text_files'.
+      name: name under which Seqio registers it and by which reports call it: letters, digits, '_', '.', ':'.
+      options: keyword arguments of the module's `register`; anything JSON can hold.
+    """
+
+    module: str
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        try:
+            json.dumps(dict(self.options))
+        except TypeError as error:
+            raise PadirError(f"task {self.name}: options must be plain JSON values: {error}") from error
+
+
+OVER_LONG = ("drop", "truncate")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareSettings:
+    """How `padir prepare` turns a task into a set.
+
+    Attributes:
+      num_pieces: size of the SentencePiece model to train; not looked at when `vocabulary` is given.
+      vocabulary: an existing SentencePiece model to use; None trains one on both sides of the train split.
+      byte_fallback: train a model that spells unknown characters as bytes.
+      vocabulary_sentences: train the model on a uniform sample of at most so many sentences.
+      max_source_length: longest source in tokens, EOS counted.
+      max_target_length: longest target in tokens, EOS counted.
+      over_long: 'drop' or 'truncate' train pairs with a longer side. Validation and test lose no pair:
+        theirs are always truncated. Either way the manifest says how many.
+      splits: which to prepare; None takes all the task has.
+      records_per_shard: examples in a file.
+    """
+
+    num_pieces: int = 32_000
+    vocabulary: str | None = None
+    byte_fallback: bool = False
+    vocabulary_sentences: int = 4_000_000
+    max_source_length: int = 256
+    max_target_length: int = 256
+    over_long: str = "drop"
+    splits: tuple[str, ...] | None = None
+    records_per_shard: int = 500_000
+
+    def __post_init__(self):
+        if self.over_long not in OVER_LONG:
+            raise PadirError(f"over_long={self.over_long!r} must be one of {', '.join(OVER_LONG)}")
+        if min(self.max_source_length, self.max_target_length) < 2:
+            raise PadirError("max_source_length and max_target_length must be at least 2: one token and EOS")
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitManifest:
+    """What one split holds.
+
+    Attributes:
+      shards: (file name, number of records) of each shard, in order.
+      num_examples: pairs in the shards.
+      dropped: pairs left out because a side was too long.
+      truncated: pairs kept with a side cut to the longest length allowed.
+      skipped_empty: pairs left out because a side was empty (only where the task was told to skip them).
+      max_lengths: longest source and target, EOS counted.
+      source_length_histogram: {upper end of an 8 token wide bin: pairs}; a length counts its EOS.
+      target_length_histogram: likewise.
+    """
+
+    shards: tuple[tuple[str, int], ...]
+    num_examples: int
+    dropped: int
+    truncated: int
+    skipped_empty: int
+    max_lengths: tuple[int, int]
+    source_length_histogram: Mapping[str, int]
+    target_length_histogram: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Describes a prepared set; stored as manifest.json.
+
+    Attributes:
+      task: the task that was run.
+      settings: the arguments of `prepare` that change what is written.
+      vocabulary_hash: SHA-256 of vocabulary.model.
+      num_pieces: size of the SentencePiece model.
+      splits: by name: 'train', 'validation', 'test'.
+      source_files: SHA-256 of each file the task read, by path; empty for generated text.
+      checker: 'module:function' telling whether a hypothesis is a valid translation of a source, or None.
+      source_language, target_language: labels, '' where the task has none.
+      format_version: of records, tables and manifest.
+    """
+
+    task: TaskConfig
+    settings: Mapping[str, Any]
+    vocabulary_hash: str
+    num_pieces: int
+    splits: Mapping[str, SplitManifest]
+    source_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    checker: str | None = None
+    source_language: str = ""
+    target_language: str = ""
+    format_version: int = FORMAT_VERSION
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes manifest.json, whole or not at all."""
+        path = Path(directory, MANIFEST_NAME)
+        temporary = path.with_suffix(".json.tmp")
+        temporary.write_text(
+            json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike) -> Manifest:
+        """Reads manifest.json.
+
+        Raises:
+          PadirError: there is none, it cannot be read, or another version of padir wrote it.
+        """
+        path = Path(directory, MANIFEST_NAME)
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise PadirError(
+                f"{directory}: no prepared data set here ({MANIFEST_NAME} is missing); build it with `padir prepare`"
+            ) from error
+        except ValueError as error:
+            raise PadirError(f"{path}: not readable ({error}); delete the folder and run `padir prepare`") from error
+        version = stored.get("format_version") if isinstance(stored, dict) else None
+        if version != FORMAT_VERSION:
+            raise PadirError(
+                f"{path}: format version {version}, this padir reads version {FORMAT_VERSION}; "
+                "delete the folder and run `padir prepare` again"
+            )
+        try:
+            stored["task"] = TaskConfig(**stored["task"])
+            stored["splits"] = {name: _split_manifest(split) for name, split in stored["splits"].items()}
+            return cls(**stored)
+        except (KeyError, TypeError) as error:
+            raise PadirError(f"{path}: damaged ({error}); delete the folder and run `padir prepare`") from error
+
+    def summary(self) -> str:
+        """Returns a line a split, for people."""
+        lines = []
+        for name, split in self.splits.items():
+            left_out = [
+                f"{count} {what}"
+                for count, what in (
+                    (split.dropped, "dropped as too long"),
+                    (split.truncated, "truncated"),
+                    (split.skipped_empty, "skipped as empty"),
+                )
+                if count
+            ]
+            lengths = "longest {} source and {} target tokens".format(*split.max_lengths)
+            lines.append(f"{name}: {split.num_examples} pairs, {', '.join([lengths, *left_out])}")
+        return "\n".join(lines)
+
+
+def _split_manifest(stored: dict[str, Any]) -> SplitManifest:
+    shards = tuple((name, count) for name, count in stored.pop("shards"))
+    return SplitManifest(shards=shards, max_lengths=tuple(stored.pop("max_lengths")), **stored)
+
+
+def encode_record(source_ids: np.ndarray, target_ids: np.ndarray, source_text: bytes, target_text: bytes) -> bytes:
+    """Packs one example: 13 byte header, ids (2 bytes each while they fit, else 4), UTF-8 of both texts."""
+    width = 2 if max(source_ids.max(), target_ids.max()) < 1 << 16 else 4
+    dtype = _ID_DTYPES[width]
+    return b"".join(
+        (
+            _HEADER.pack(width, len(source_ids), len(target_ids), len(source_text)),
+            source_ids.astype(dtype).tobytes(),
+            target_ids.astype(dtype).tobytes(),
+            source_text,
+            target_text,
+        )
+    )
+
+
+def decode_ids(record: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the source and target ids of a record as views of its bytes; the texts stay untouched."""
+    width, num_source, num_target, _ = _HEADER.unpack_from(record)
+    ids = np.frombuffer(record, _ID_DTYPES[width], num_source + num_target, _HEADER.size)
+    return ids[:num_source], ids[num_source:]
+
+
+def decode_record(record: bytes) -> Example:
+    """Inverse of `encode_record`."""
+    source_ids, target_ids = decode_ids(record)
+    source_bytes = _HEADER.unpack_from(record)[3]
+    text = _HEADER.size + source_ids.nbytes + target_ids.nbytes
+    middle = text + source_bytes
+    return Example(source_ids, target_ids, record[text:middle].decode(), record[middle:].decode())
+
+
+class SplitWriter:
+    """Writes the shards and the length table of one split; each file appears only when it is whole."""
+
+    def __init__(self, directory: Path, name: str, records_per_shard: int):
+        self._directory, self._name, self._records_per_shard = directory, name, records_per_shard
+        self._shards: list[tuple[str, int]] = []
+        self._lengths = array("i")
+        self._writer = None
+        self._in_shard = 0
+
+    def write(self, source_ids: np.ndarray, target_ids: np.ndarray, source_text: bytes, target_text: bytes) -> None:
+        """Appends one example; see `encode_record`."""
+        if self._writer is None:
+            self._file_name = f"{self._name}-{len(self._shards):05d}.array_record"
+            temporary = str(self._directory / f"{self._file_name}.tmp")
+            self._writer = array_record_module.ArrayRecordWriter(temporary, WRITER_OPTIONS)
+        self._writer.write(encode_record(source_ids, target_ids, source_text, target_text))
+        self._lengths.extend((len(source_ids), len(target_ids)))
+        self._in_shard += 1
+        if self._in_shard == self._records_per_shard:
+            self._finish_shard()
+
+    def _finish_shard(self) -> None:
+        self._writer.close()
+        path = self._directory / self._file_name
+        os.replace(f"{path}.tmp", path)
+        self._shards.append((self._file_name, self._in_shard))
+        self._writer, self._in_shard = None, 0
+
+    def close(self, *, dropped: int, truncated: int, skipped_empty: int) -> SplitManifest:
+        """Finishes the last shard and the length table, and returns their description."""
+        if self._in_shard:
+            self._finish_shard()
+        lengths = np.array(self._lengths, np.int32).reshape(-1, 2)
+        path = self._directory / lengths_name(self._name)
+        with open(f"{path}.tmp", "wb") as file:
+            np.save(file, lengths)
+        os.replace(f"{path}.tmp", path)
+        longest = lengths.max(axis=0, initial=0)
+        return SplitManifest(
+            shards=tuple(self._shards),
+            num_examples=len(lengths),
+            dropped=dropped,
+            truncated=truncated,
+            skipped_empty=skipped_empty,
+            max_lengths=(int(longest[0]), int(longest[1])),
+            source_length_histogram=_histogram(lengths[:, 0]),
+            target_length_histogram=_histogram(lengths[:, 1]),
+        )
+
+
+def lengths_name(split: str) -> str:
+    """Returns the file name of a split's length table."""
+    return f"{split}.lengths.npy"
+
+
+def _histogram(lengths: np.ndarray) -> dict[str, int]:
+    ends = -(-lengths // HISTOGRAM_WIDTH) * HISTOGRAM_WIDTH
+    return {str(end): int(count) for end, count in zip(*np.unique(ends, return_counts=True), strict=True)}
+
+
+class PreparedSplit:
+    """Random access to one split; safe to read from several threads.
+
+    Attributes:
+      name: 'train', 'validation' or 'test'.
+      manifest: what the split holds.
+      lengths: int32 [num_examples, 2], source and target length, EOS counted.
+    """
+
+    def __init__(self, directory: Path, name: str, manifest: SplitManifest):
+        self.name, self.manifest = name, manifest
+        self._directory = directory
+        try:
+            self.lengths = np.load(directory / lengths_name(name))
+        except (OSError, ValueError) as error:
+            raise _damaged(directory / lengths_name(name), str(error)) from error
+        if self.lengths.shape != (manifest.num_examples, 2):
+            raise _damaged(directory / lengths_name(name), f"{len(self.lengths)} rows, not {manifest.num_examples}")
+        self._first = np.cumsum([0, *(count for _, count in manifest.shards)])
+
+    @cached_property
+    def _readers(self) -> list[Any]:
+        readers = []
+        for name, count in self.manifest.shards:
+            path = self._directory / name
+            try:
+                reader = array_record_module.ArrayRecordReader(str(path), READER_OPTIONS)
+                found = reader.num_records()
+            except RuntimeError as error:
+                raise _damaged(path, " ".join(str(error).split())) from error
+            if found != count:
+                raise _damaged(path, f"{found} records, not {count}")
+            readers.append(reader)
+        return readers
+
+    def __len__(self) -> int:
+        return self.manifest.num_examples
+
+    def __getitem__(self, index: int) -> Example:
+        """Returns example `index`; negative counts from the end."""
+        return self.read([range(len(self))[index]])[0]
+
+    def read_records(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+        """Returns the raw records of `indices` (int [n], each in 0..len-1), in their order."""
+        indices = np.asarray(indices, np.int64)
+        if len(self._readers) == 1:
+            return self._readers[0].read(indices.tolist()) if len(indices) else []
+        shards = np.searchsorted(self._first, indices, side="right") - 1
+        records: list[bytes] = [b""] * len(indices)
+        for shard in np.unique(shards):
+            places = np.flatnonzero(shards == shard)
+            found = self._readers[shard].read((indices[places] - self._first[shard]).tolist())
+            for place, record in zip(places.tolist(), found, strict=True):
+                records[place] = record
+        return records
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
+        """Returns the examples of `indices` (int [n], each in 0..len-1), in their order, in one batch read."""
+        return [decode_record(record) for record in self.read_records(indices)]
+
+
+def _damaged(path: Path, what: str) -> PadirError:
+    return PadirError(f"{path}: damaged ({what}); delete {path.parent} and run `padir prepare` again")
+
+
+class PreparedSet:
+    """A folder written by `padir prepare`.
+
+    Attributes:
+      directory: the folder.
+      manifest: its description.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest):
+        self.directory, self.manifest = directory, manifest
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike) -> PreparedSet:
+        """Opens a prepared set; see `Manifest.load` for what can be wrong with it."""
+        return cls(Path(directory), Manifest.load(directory))
+
+    def vocabulary(self) -> Vocabulary:
+        """Loads the set's vocabulary.
+
+        Raises:
+          PadirError: the file is not the one the data was prepared with; names both hashes.
+        """
+        vocabulary = Vocabulary.load(self.directory / VOCABULARY_NAME)
+        if vocabulary.hash != self.manifest.vocabulary_hash:
+            raise PadirError(
+                f"{vocabulary.path}: vocabulary hash {vocabulary.hash} differs from the manifest's "
+                f"{self.manifest.vocabulary_hash}; restore the file or delete the folder and run `padir prepare`"
+            )
+        return vocabulary
+
+    def split(self, name: str) -> PreparedSplit:
+        """Opens one split.
+
+        Raises:
+          PadirError: the set has no such split (names those it has), or a file of it is damaged.
+        """
+        if name not in self.manifest.splits:
+            raise PadirError(f"{self.directory}: no split {name!r}; it has {', '.join(self.manifest.splits)}")
+        return PreparedSplit(self.directory, name, self.manifest.splits[name])

@@ -1,0 +1,190 @@
+"""SentencePiece vocabulary with the reserved ids of the data contract (layer 6; no TensorFlow).
+
+Ids from the bottom: 0 pad, 1 EOS, 2 UNK, then the pieces, `num_pieces` in all. From the top of the
+*unpadded* vocabulary (`num_pieces` + 100 extra ids, as in T5): MASK, BOS, LENGTH. The embedding table
+is padded further, to a multiple of 128, with ids that no text ever uses.
+
+    num_pieces 32000 -> unpadded_size 32100 -> size 32128; MASK 32099, BOS 32098, LENGTH 32097
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import sentencepiece
+
+from padir.errors import PadirError
+
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+NUM_EXTRA_IDS = 100
+SIZE_MULTIPLE = 128
+
+# Below this many sentences every character of the text gets a piece: rare letters then cost few
+# pieces, while an UNK in a target is a word the model can never write.
+SMALL_CORPUS_SENTENCES = 500_000
+
+# SentencePiece splits its sums by thread, so the count is fixed: the model must not depend on the machine.
+TRAINING_THREADS = 4
+
+
+def train(
+    sentences: Iterable[str],
+    path: str | os.PathLike,
+    *,
+    num_pieces: int,
+    byte_fallback: bool = False,
+    character_coverage: float | None = None,
+) -> None:
+    """Trains a unigram SentencePiece model; the same sentences always give the same bytes.
+
+    Args:
+      sentences: training text, one sentence an item, both languages together; held in memory.
+      path: where the model is written (atomically).
+      num_pieces: size of the model, with pad, EOS, UNK and, if asked for, the 256 byte pieces.
+      byte_fallback: spell unknown characters as bytes instead of UNK.
+      character_coverage: share of the characters that must have a piece of their own; None takes 1.0
+        for fewer than 500,000 sentences and 0.9995 above.
+
+    Raises:
+      PadirError: the text is empty, or supports fewer pieces than asked for, or needs more.
+    """
+    texts = list(sentences)
+    if not texts:
+        raise PadirError("vocabulary: there is no training text to learn pieces from")
+    if character_coverage is None:
+        character_coverage = 1.0 if len(texts) < SMALL_CORPUS_SENTENCES else 0.9995
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=num_pieces,
+            character_coverage=character_coverage,
+            byte_fallback=byte_fallback,
+            num_threads=TRAINING_THREADS,
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            bos_id=-1,
+            hard_vocab_limit=True,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise PadirError(_training_message(str(error), num_pieces, len(texts))) from error
+    temporary = Path(f"{path}.tmp")
+    temporary.write_bytes(model.getvalue())
+    os.replace(temporary, path)
+
+
+def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
+    """Turns SentencePiece's complaint (it quotes its own source lines) into one line with the remedy."""
+    if too_many := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+        return (
+            f"vocabulary: num_pieces={num_pieces} is more than {num_sentences} training sentences support; "
+            f"the largest possible value is {too_many[1]}"
+        )
+    if too_few := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"vocabulary: num_pieces={num_pieces} is too small for the characters of the text; "
+            f"it must be above {too_few[1]}, or lower character_coverage"
+        )
+    return f"vocabulary: SentencePiece could not learn {num_pieces} pieces: {' '.join(message.split())}"
+
+
+def file_hash(path: str | os.PathLike) -> str:
+    """Returns the SHA-256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Vocabulary:
+    """A SentencePiece model and the reserved ids around it.
+
+    Attributes:
+      path: the model file.
+      hash: SHA-256 of the model file, hexadecimal; two vocabularies are the same when it is.
+      num_pieces: size of the SentencePiece model, pad, EOS and UNK included.
+      pad_id, eos_id, unk_id: 0, 1, 2.
+      mask_id, bos_id, length_id: the top three ids of the unpadded vocabulary.
+    """
+
+    pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
+
+    def __init__(self, path: Path, model: bytes):
+        self.path = path
+        self.hash = hashlib.sha256(model).hexdigest()
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.num_pieces = self._processor.get_piece_size()
+        self.mask_id = self.unpadded_size - 1
+        self.bos_id = self.mask_id - 1
+        self.length_id = self.mask_id - 2
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Vocabulary:
+        """Reads a model file.
+
+        Raises:
+          PadirError: no such file, not a SentencePiece model, or other ids for pad, EOS and UNK.
+        """
+        path = Path(path)
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise PadirError(f"{path}: cannot read the vocabulary: {error.strerror}") from error
+        try:
+            vocabulary = cls(path, model)
+        except RuntimeError as error:
+            raise PadirError(f"{path}: not a SentencePiece model") from error
+        processor = vocabulary._processor
+        found = (processor.pad_id(), processor.eos_id(), processor.unk_id())
+        if found != (PAD_ID, EOS_ID, UNK_ID):
+            raise PadirError(
+                f"{path}: pad, EOS and UNK have ids {found}; they must be (0, 1, 2): train the model with these ids"
+            )
+        return vocabulary
+
+    @property
+    def unpadded_size(self) -> int:
+        """Pieces and the 100 extra ids."""
+        return self.num_pieces + NUM_EXTRA_IDS
+
+    @property
+    def size(self) -> int:
+        """Rows of the embedding table: `unpadded_size` rounded up to a multiple of 128."""
+        return -(-self.unpadded_size // SIZE_MULTIPLE) * SIZE_MULTIPLE
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text, without EOS."""
+        return self._processor.encode(text)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Returns the ids of each text, without EOS."""
+        return self._processor.encode(texts)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids: cut at the first EOS, pad and reserved ids dropped."""
+        return self._processor.decode(self._text_ids(ids))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Returns one printable name an id, reserved ids and EOS included, for pictures of decoding."""
+        names = {PAD_ID: "<pad>", EOS_ID: "</s>", self.mask_id: "<mask>", self.bos_id: "<s>", self.length_id: "<len>"}
+        return [
+            names.get(int(i)) or (self._processor.id_to_piece(int(i)) if int(i) < self.num_pieces else f"<{int(i)}>")
+            for i in ids
+        ]
+
+    def _text_ids(self, ids: Iterable[int]) -> list[int]:
+        kept = []
+        for i in ids:
+            i = int(i)
+            if i == EOS_ID:
+                break
+            if i != PAD_ID and i < self.num_pieces:
+                kept.append(i)
+        return kept

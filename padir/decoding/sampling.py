@@ -1,0 +1,21 @@
+"""From logits to tokens (layer 4)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from padir.types import PAD_ID, Array, TokenIds
+
+
+def forbid_reserved(logits: Array, ids: TokenIds) -> Array:
+    """Makes padding, MASK and every other id that no text can contain impossible: logits [..., V] → [..., V]."""
+    token = jnp.arange(logits.shape[-1])
+    return jnp.where((token != PAD_ID) & (token < ids.num_pieces), logits, -jnp.inf)
+
+
+def greedy(logits: Array) -> tuple[Array, Array]:
+    """The likeliest token: logits [..., V] → (tokens [...] int32, log-probabilities [...] float32)."""
+    logits = logits.astype(jnp.float32)
+    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    return tokens, logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)

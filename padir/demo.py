@@ -1,0 +1,352 @@
+"""The whole chain on the embedded language pair (layer 8): teacher, distillation, students, comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from padir import report
+from padir.benchmark import Latency, measure_latency, run_facts
+from padir.corruption import CorruptionConfig
+from padir.data.prepare_process import prepare_in_process
+from padir.data.records import Example, PreparedSet, PrepareSettings, TaskConfig
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.refinement import Refinement
+from padir.distill import distill
+from padir.errors import PadirError
+from padir.evaluate import decode_examples, score
+from padir.metrics.quality import paired_bootstrap
+from padir.models import AutoregressiveModel, DecodeConfig, LossConfig, PadirModel
+from padir.network import NetworkConfig
+from padir.optimizers import OptimizerConfig
+from padir.run_directory import write_text
+from padir.train import Cadence, ModelFactory, train
+from padir.translate import Translation, Translator, load
+
+TEACHER = "AR greedy"
+RAW, DISTILLED = "raw", "distilled"
+_PHASES_FILE = "phases.json"
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Everything the demo can be told; `gin/runs/demo.gin` holds the values.
+
+    Attributes:
+      ambiguity: how often a sentence is rendered in one of its valid ways drawn at random, 0 to 1.
+      num_train, num_test: sentence pairs.
+      num_pieces: vocabulary size.
+      network: size of all three models (its decoder kind is set here).
+      max_length: longest source and target in tokens.
+      buckets: padded lengths, in training and in decoding.
+      batch_size: examples per update.
+      teacher_steps, student_steps: updates.
+      teacher_optimizer, student_optimizer: Adafactor's settings.
+      corruption, num_stages, length_loss_weight: the students' training objective.
+      distill_sentences: how many training sentences the teacher translates; None all.
+      refinement_steps: numbers of steps to compare.
+      num_hypotheses: lengths tried per sentence.
+      latency_sentences, latency_repeats: requests timed per system, and how often each.
+      seed: of everything.
+    """
+
+    ambiguity: float
+    num_train: int
+    num_test: int
+    num_pieces: int
+    network: NetworkConfig
+    max_length: int
+    buckets: tuple[int, ...]
+    batch_size: int
+    teacher_steps: int
+    student_steps: int
+    teacher_optimizer: OptimizerConfig
+    student_optimizer: OptimizerConfig
+    corruption: CorruptionConfig = CorruptionConfig()
+    num_stages: int = 2
+    length_loss_weight: float = 1.0
+    distill_sentences: int | None = None
+    refinement_steps: tuple[int, ...] = (1, 2, 4, 10)
+    num_hypotheses: int = 1
+    latency_sentences: int = 100
+    latency_repeats: int = 3
+    seed: int = 0
+
+
+class Phases:
+    """Runs each phase once, however often the demo is started, and keeps the seconds it took."""
+
+    def __init__(self, directory: Path, config: DemoConfig):
+        self._path = directory / _PHASES_FILE
+        described = json.loads(json.dumps(dataclasses.asdict(config)))
+        self._state: dict[str, Any] = {"config": described, "seconds": {}}
+        if self._path.exists():
+            self._state = json.loads(self._path.read_text(encoding="utf-8"))
+            if self._state["config"] != described:
+                raise PadirError(
+                    f"{directory}: holds a demo with other settings; choose another output_dir or delete this one"
+                )
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By phase, in the order they ran."""
+        return self._state["seconds"]
+
+    def run(self, name: str, work: Callable[[], Any]) -> None:
+        """Does `work` unless an earlier start of this demo has finished it."""
+        if name in self.seconds:
+            print(f"[{name}] done before ({self.seconds[name]:.0f} s)", file=sys.stderr)
+            return
+        print(f"[{name}]", file=sys.stderr)
+        began = time.perf_counter()
+        work()
+        self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Notes a phase as finished."""
+        self.seconds[name] = seconds
+        write_text(self._path, json.dumps(self._state, indent=2) + "\n")
+
+
+def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> dict[str, Any]:
+    """Trains, distils, compares; prints one table and writes a report.
+
+    Started again after an interruption it goes on where it was; finished phases are not repeated.
+
+    Args:
+      output_dir: data, runs and checkpoints.
+      config: sizes.
+      report_dir: `demo.json`, `report.md` and pictures.
+
+    Returns:
+      What demo.json holds: by system, bleu, chrf, validity, stutter_per_100_words, latency_ms (median, p99,
+      n, …); paired bootstrap tests; facts of the run.
+    """
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    phases = Phases(directory, config)
+    folders = {
+        "data": str(directory / "data"),
+        "distilled": str(directory / "distilled"),
+        "teacher": str(directory / "teacher"),
+        "raw": str(directory / "student_on_raw_data"),
+        "student": str(directory / "student_on_distilled_data"),
+    }
+    phases.run("prepare", lambda: _prepare(config, folders["data"]))
+    phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
+    phases.run("distill", lambda: _distill(config, folders))
+    phases.run("train student on raw data", lambda: _train_student(config, folders["data"], folders["raw"]))
+    phases.run(
+        "train student on distilled data", lambda: _train_student(config, folders["distilled"], folders["student"])
+    )
+
+    began = time.perf_counter()
+    print("[evaluate]", file=sys.stderr)
+    data = PreparedSet.open(folders["data"])
+    test = data.split("test")
+    examples = test.read(range(len(test)))
+    systems = _systems(config, folders)
+    translations = {
+        name: decode_examples(translator, examples, decode, batch_size=64, label=name)
+        for name, (translator, decode) in systems.items()
+    }
+    latencies = measure_latency(
+        systems,
+        [example.source_text for example in examples[: config.latency_sentences]],
+        repeats=config.latency_repeats,
+        seed=config.seed,
+    )
+    result = _result(config, systems, translations, latencies, examples, data.manifest.checker)
+    phases.add("evaluate", time.perf_counter() - began)
+    result["facts"] = run_facts() | {
+        "seconds": sum(phases.seconds.values()),
+        "phase_seconds": phases.seconds,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "config": dataclasses.asdict(config),
+    }
+    pictures = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)
+    table = report.comparison_table(result["systems"])
+    write_text(Path(report_dir) / "demo.json", json.dumps(result, indent=2, ensure_ascii=False, default=list) + "\n")
+    write_text(Path(report_dir) / "report.md", report.demo_page(result, table, pictures))
+    print(f"\n{table}\n\nreport: {Path(report_dir) / 'report.md'}")
+    return result
+
+
+def _prepare(config: DemoConfig, data_dir: str) -> None:
+    options = {
+        "num_train": config.num_train,
+        "num_validation": 500,
+        "num_test": config.num_test,
+        "ambiguity": config.ambiguity,
+        "seed": config.seed,
+    }
+    settings = PrepareSettings(
+        num_pieces=config.num_pieces, max_source_length=config.max_length, max_target_length=config.max_length
+    )
+    prepare_in_process(TaskConfig("tasks.synthetic", "synthetic", options), data_dir, settings)
+
+
+def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
+    network = dataclasses.replace(config.network, causal=True, positional_attention=False)
+    _train(
+        config,
+        data_dir,
+        run_dir,
+        lambda ids: AutoregressiveModel(ids, network, config.max_length, config.max_length),
+        config.teacher_steps,
+        config.teacher_optimizer,
+    )
+
+
+def _train_student(config: DemoConfig, data_dir: str, run_dir: str) -> None:
+    _train(
+        config,
+        data_dir,
+        run_dir,
+        lambda ids: PadirModel(
+            ids,
+            config.network,
+            config.max_length,
+            config.max_length,
+            loss=LossConfig(length_loss_weight=config.length_loss_weight),
+            corruption=config.corruption,
+            num_stages=config.num_stages,
+        ),
+        config.student_steps,
+        config.student_optimizer,
+    )
+
+
+def _train(
+    config: DemoConfig,
+    data_dir: str,
+    run_dir: str,
+    model: ModelFactory,
+    num_steps: int,
+    optimizer: OptimizerConfig,
+) -> None:
+    train(
+        run_dir=run_dir,
+        data_dir=data_dir,
+        model=model,
+        num_steps=num_steps,
+        batch_size=config.batch_size,
+        buckets=config.buckets,
+        optimizer=optimizer,
+        cadence=Cadence(log=100, evaluate=0, checkpoint=500, keep=1),
+        seed=config.seed,
+    )
+
+
+def _distill(config: DemoConfig, folders: dict[str, str]) -> None:
+    distill(
+        run_dir=folders["teacher"],
+        data_dir=folders["data"],
+        output_dir=folders["distilled"],
+        limit=config.distill_sentences,
+    )
+
+
+def _student_name(data: str, steps: int) -> str:
+    return f"PaDIR {data}, {steps} step{'s' if steps > 1 else ''}"
+
+
+def _refinement(config: DemoConfig, steps: int, **options: Any) -> Refinement:
+    return Refinement(num_steps=steps, num_hypotheses=config.num_hypotheses, target_buckets=config.buckets, **options)
+
+
+def _systems(config: DemoConfig, folders: dict[str, str]) -> dict[str, tuple[Translator, DecodeConfig]]:
+    """Every line of the table, in its order."""
+    systems: dict[str, tuple[Translator, DecodeConfig]] = {TEACHER: (load(folders["teacher"]), Autoregressive())}
+    for data, folder in ((RAW, "raw"), (DISTILLED, "student")):
+        translator = load(folders[folder])
+        for steps in config.refinement_steps:
+            systems[_student_name(data, steps)] = (translator, _refinement(config, steps))
+    return systems
+
+
+def _result(
+    config: DemoConfig,
+    systems: dict[str, tuple[Translator, DecodeConfig]],
+    translations: dict[str, list[Translation]],
+    latencies: dict[str, Latency],
+    examples: list[Example],
+    checker: str | None,
+) -> dict[str, Any]:
+    """Scores, latencies, speed-ups and tests, as demo.json holds them."""
+    teacher_latency = latencies[TEACHER].to_dict()
+    by_system = {}
+    for name in systems:
+        latency = latencies[name].to_dict()
+        by_system[name] = {
+            **score(translations[name], examples, checker),
+            "latency_ms": latency,
+            "speed_up": teacher_latency["median"] / latency["median"],
+        }
+    texts = {name: [translation.text for translation in rows] for name, rows in translations.items()}
+    references = [example.target_text for example in examples]
+    best = _student_name(DISTILLED, _middle_steps(config))
+    tests = {}
+    for other in (TEACHER, _student_name(RAW, _middle_steps(config))):
+        compared = paired_bootstrap(texts[best], texts[other], references)
+        tests[f"{best} against {other}"] = {metric: test.to_dict() for metric, test in compared.items()}
+    return {"systems": by_system, "paired_bootstrap": tests}
+
+
+def _middle_steps(config: DemoConfig) -> int:
+    """The number of steps that headlines quote: 4 where it was run."""
+    return 4 if 4 in config.refinement_steps else config.refinement_steps[-1]
+
+
+def _draw(
+    report_dir: Path,
+    config: DemoConfig,
+    result: dict[str, Any],
+    systems: dict[str, tuple[Translator, DecodeConfig]],
+    latencies: dict[str, Latency],
+    examples: list[Example],
+    translations: dict[str, list[Translation]],
+) -> list[tuple[str, str]]:
+    """Draws the pictures; returns (file name, caption) of each."""
+    report_dir.mkdir(parents=True, exist_ok=True)
+    scores = result["systems"]
+    curves = {
+        f"PaDIR {data}": {steps: scores[_student_name(data, steps)] for steps in config.refinement_steps}
+        for data in (RAW, DISTILLED)
+    }
+    report.quality_by_steps(report_dir / "quality.png", curves, scores[TEACHER], TEACHER)
+    shown = [TEACHER, *(_student_name(DISTILLED, steps) for steps in config.refinement_steps)]
+    report.latency_distributions(report_dir / "latency.png", {name: latencies[name].samples for name in shown})
+
+    # The sentence that took most steps to come out right shows refinement best.
+    name = _student_name(DISTILLED, max(config.refinement_steps))
+    translator = systems[name][0]
+    valid = [
+        index
+        for index, (row, example) in enumerate(zip(translations[name], examples, strict=True))
+        if row.text == example.target_text and row.predicted_length <= 16
+    ]
+    chosen = max(valid or [0], key=lambda index: translations[name][index].steps_run)
+    traced = _refinement(config, max(config.refinement_steps), return_trace=True)
+    hypotheses = translator.decode_ids([examples[chosen].source_ids], traced)
+    report.refinement_steps(
+        report_dir / "refinement.png",
+        examples[chosen].source_text,
+        jax.tree.map(lambda field: field[:, 0], hypotheses.trace),
+        int(hypotheses.steps_run[0, 0]),
+        translator.vocabulary.pieces,
+    )
+    return [
+        ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
+        ("latency.png", "Latency of single sentences: share of requests that took at most so long"),
+        ("refinement.png", "One sentence changing step by step, each token coloured by its probability"),
+    ]

@@ -1,0 +1,138 @@
+"""Quality of a trained model on a split of a prepared set (layer 8)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from padir.data.records import Example, PreparedSet
+from padir.errors import PadirError
+from padir.metrics.quality import evaluate_hypotheses, load_checker, paired_bootstrap
+from padir.metrics.stutter import stutter_per_100_tokens
+from padir.models import DecodeConfig
+from padir.progress import progress
+from padir.run_directory import check_vocabulary, write_text
+from padir.translate import Translation, Translator, load
+
+# How many sentences one progress update covers.
+_CHUNK_BATCHES = 8
+
+
+def decode_examples(
+    translator: Translator, examples: list[Example], decode: DecodeConfig | None, *, batch_size: int, label: str
+) -> list[Translation]:
+    """Translates prepared examples, in order, with a progress bar."""
+    results: list[Translation] = []
+    with progress(label=label, unit="sentences", total=len(examples)) as bar:
+        for start in range(0, len(examples), _CHUNK_BATCHES * batch_size):
+            chunk = [example.source_ids for example in examples[start : start + _CHUNK_BATCHES * batch_size]]
+            results += translator.translate_ids(chunk, decode, batch_size=batch_size)
+            bar.update(len(chunk))
+    return results
+
+
+def score(
+    translations: list[Translation], examples: list[Example], checker: str | None, tokenize: str = "13a"
+) -> dict[str, Any]:
+    """Quality of translations against their references.
+
+    Args:
+      translations: one per example.
+      examples: sources and references.
+      checker: 'module:function' of the task's validity checker, or None.
+      tokenize: sacreBLEU's tokenizer: '13a', 'intl', 'zh', ….
+
+    Returns:
+      What `padir.metrics.quality.QualityScores` holds, plus `length_accuracy` (percent of targets whose
+      predicted token count is the reference's) and `mean_steps_run`.
+    """
+    quality = evaluate_hypotheses(
+        [translation.text for translation in translations],
+        [example.target_text for example in examples],
+        sources=[example.source_text for example in examples],
+        checker=load_checker(checker) if checker else None,
+        tokenize=tokenize,
+    )
+    count = len(examples)
+    right = sum(t.predicted_length == len(e.target_ids) for t, e in zip(translations, examples, strict=True))
+    return {
+        **quality.to_dict(),
+        "length_accuracy": 100.0 * right / count,
+        "mean_steps_run": sum(translation.steps_run for translation in translations) / count,
+    }
+
+
+def evaluate(
+    *,
+    run_dir: str,
+    data_dir: str,
+    output_dir: str,
+    name: str,
+    decode: DecodeConfig | None = None,
+    split: str = "test",
+    baseline: str | None = None,
+    batch_size: int = 64,
+    tokenize: str = "13a",
+) -> dict[str, Any]:
+    """Translates a split and scores it; writes `<output_dir>/<name>.{json,txt}`.
+
+    Args:
+      run_dir: the trained model.
+      data_dir: a prepared set with the model's vocabulary.
+      output_dir: where results go.
+      name: what to call this system; names the two files.
+      decode: how to decode; the model's default if None.
+      split: which split.
+      baseline: a text file of another system's hypotheses, one a line (the .txt of another evaluation), to
+        compare with by sacreBLEU's paired bootstrap.
+      batch_size: sentences decoded at a time.
+      tokenize: sacreBLEU's tokenizer.
+
+    Returns:
+      The scores as written.
+
+    Raises:
+      PadirError: vocabularies differ, no such split, or a baseline of another number of lines.
+    """
+    translator = load(run_dir)
+    data = PreparedSet.open(data_dir)
+    check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
+    prepared = data.split(split)
+    examples = prepared.read(range(len(prepared)))
+    other = _read_baseline(baseline, len(examples)) if baseline else None
+
+    translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
+    result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
+    result |= {"decode": repr(translator.checked(decode))}
+    result |= score(translations, examples, data.manifest.checker, tokenize)
+    result["stutter_per_100_tokens"] = token_stutter(translator, translations, examples)
+    hypotheses = [translation.text for translation in translations]
+    if other is not None:
+        references = [example.target_text for example in examples]
+        comparisons = paired_bootstrap(hypotheses, other, references, tokenize=tokenize)
+        result["baseline"] = str(baseline)
+        result["against_baseline"] = {metric: comparison.to_dict() for metric, comparison in comparisons.items()}
+
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    # A hypothesis is one line by construction: SentencePiece turns line ends into spaces.
+    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
+    write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return result
+
+
+def token_stutter(translator: Translator, translations: list[Translation], examples: list[Example]) -> float:
+    """Adjacent repeated tokens that the reference does not have, per 100 tokens of re-tokenised output."""
+    encoded = [translator.vocabulary.encode(translation.text) for translation in translations]
+    return stutter_per_100_tokens(encoded, [example.target_ids for example in examples])
+
+
+def _read_baseline(path: str, expected: int) -> list[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
+    if len(lines) != expected:
+        raise PadirError(f"{path}: has {len(lines)} hypotheses where the evaluated split has {expected} examples")
+    return lines

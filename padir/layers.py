@@ -1,0 +1,160 @@
+"""T5 layers as Flax NNX modules (layer 1): dense, embedding, RMS norm, MLP, relative position bias.
+
+Parameters are float32; each layer computes in the `dtype` it is given. Dropout takes an explicit
+key (None: off), so a layer is a pure function of its inputs and can be rematerialised.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from padir.types import Array
+
+ACTIVATIONS = ("relu", "gated-gelu")
+
+
+def dropout(x: Array, rate: float, key: Array | None, broadcast_axis: int | None = None) -> Array:
+    """Zeroes elements with probability `rate` and scales the rest by 1/(1-rate).
+
+    Args:
+      x: any shape.
+      rate: probability of a zero.
+      key: randomness; None leaves `x` as it is (evaluation).
+      broadcast_axis: axis along which one decision is shared (T5 shares it along the length).
+    """
+    if key is None or rate == 0.0:
+        return x
+    shape = list(x.shape)
+    if broadcast_axis is not None:
+        shape[broadcast_axis] = 1
+    keep = jax.random.bernoulli(key, 1.0 - rate, shape)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def subkey(key: Array | None, index: int) -> Array | None:
+    """Derives the key of the index-th consumer; None stays None (dropout off)."""
+    return None if key is None else jax.random.fold_in(key, index)
+
+
+class Dense(nnx.Module):
+    """Linear map without a bias: [..., in] → [..., out]."""
+
+    def __init__(self, in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, scale: float = 1.0):
+        """Draws a kernel [in, out] float32 from N(0, scale²/in), the T5 initialisation."""
+        stddev = scale / math.sqrt(in_features)
+        self.kernel = nnx.Param(jax.random.normal(rngs.params(), (in_features, out_features), jnp.float32) * stddev)
+        self.dtype = dtype
+
+    def __call__(self, x: Array) -> Array:
+        return x.astype(self.dtype) @ self.kernel[...].astype(self.dtype)
+
+
+class Embed(nnx.Module):
+    """A table [size, E] looked up by id, and used transposed as tied logits."""
+
+    def __init__(self, size: int, features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, stddev: float = 1.0):
+        self.embedding = nnx.Param(jax.random.normal(rngs.params(), (size, features), jnp.float32) * stddev)
+        self.dtype = dtype
+
+    def __call__(self, ids: Array) -> Array:
+        """ids [...] int32 → [..., E]. A gather, not a one-hot product: the table is read once per token."""
+        return jnp.take(self.embedding[...], ids, axis=0).astype(self.dtype)
+
+    def attend(self, x: Array) -> Array:
+        """x [..., E] → dot products with every row of the table [..., size], in float32."""
+        table = self.embedding[...].astype(self.dtype)
+        return jnp.einsum("...e,ve->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
+
+
+class RMSNorm(nnx.Module):
+    """T5's layer norm: x / rms(x) · scale, no mean, no bias; statistics in float32, epsilon 1e-6."""
+
+    def __init__(self, features: int, *, dtype: jnp.dtype):
+        self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
+        self.dtype = dtype
+
+    def __call__(self, x: Array) -> Array:
+        x = x.astype(jnp.float32)
+        inverse_rms = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
+        return (x * inverse_rms * self.scale[...]).astype(self.dtype)
+
+
+class MLP(nnx.Module):
+    """T5 feed-forward block: ReLU (1.0) or gated GELU (1.1), dropout on the hidden layer."""
+
+    def __init__(
+        self, features: int, hidden: int, *, activation: str, dropout_rate: float, dtype: jnp.dtype, rngs: nnx.Rngs
+    ):
+        if activation == "gated-gelu":
+            self.wi_0 = Dense(features, hidden, dtype=dtype, rngs=rngs)
+            self.wi_1 = Dense(features, hidden, dtype=dtype, rngs=rngs)
+        else:
+            self.wi = Dense(features, hidden, dtype=dtype, rngs=rngs)
+        self.wo = Dense(hidden, features, dtype=dtype, rngs=rngs)
+        self.activation = activation
+        self.dropout_rate = dropout_rate
+
+    def __call__(self, x: Array, dropout_key: Array | None = None) -> Array:
+        """x [..., L, E] → [..., L, E]."""
+        if self.activation == "gated-gelu":
+            hidden = jax.nn.gelu(self.wi_0(x), approximate=True) * self.wi_1(x)
+        else:
+            hidden = jax.nn.relu(self.wi(x))
+        return self.wo(dropout(hidden, self.dropout_rate, dropout_key, broadcast_axis=-2))
+
+
+class RelativePositionBias(nnx.Module):
+    """T5 relative position bias: one learnt number per (head, bucket of key − query distance)."""
+
+    def __init__(
+        self, num_heads: int, *, bidirectional: bool, rngs: nnx.Rngs, num_buckets: int = 32, max_distance: int = 128
+    ):
+        # Uniform with variance 1/fan_avg, the T5X initialisation of this table.
+        limit = math.sqrt(3.0 / ((num_heads + num_buckets) / 2))
+        shape = (num_heads, num_buckets)
+        self.rel_embedding = nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -limit, limit))
+        self.bidirectional = bidirectional
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+
+    def __call__(self, query_positions: Array, key_positions: Array) -> Array:
+        """Positions [Q] and [K] int32 → bias [1, H, Q, K] float32."""
+        distance = key_positions[None, :] - query_positions[:, None]
+        buckets = relative_position_bucket(
+            distance,
+            bidirectional=self.bidirectional,
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+        )
+        return jnp.take(self.rel_embedding[...], buckets, axis=1)[None]
+
+
+def relative_position_bucket(distance: Array, *, bidirectional: bool, num_buckets: int, max_distance: int) -> Array:
+    """Buckets of T5 (Raffel et al. 2020, section 2.1): near distances one each, far ones logarithmic.
+
+    Args:
+      distance: key position − query position, int32, any shape.
+      bidirectional: half the buckets for keys to the right; otherwise those all share bucket 0.
+      num_buckets: how many buckets there are.
+      max_distance: every distance from here on shares the last bucket.
+
+    Returns:
+      Bucket ids in [0, num_buckets), int32, same shape.
+    """
+    offset = jnp.zeros_like(distance)
+    if bidirectional:
+        num_buckets //= 2
+        offset = jnp.where(distance > 0, num_buckets, 0)
+        distance = jnp.abs(distance)
+    else:
+        distance = jnp.maximum(-distance, 0)
+    exact = num_buckets // 2
+    log_ratio = jnp.log(distance.astype(jnp.float32) / exact + jnp.finfo(jnp.float32).eps) / math.log(
+        max_distance / exact
+    )
+    far = jnp.minimum(exact + (log_ratio * (num_buckets - exact)).astype(jnp.int32), num_buckets - 1)
+    return offset + jnp.where(distance < exact, distance, far)

@@ -1,0 +1,97 @@
+"""Stutter: adjacent repetitions in the output that the reference does not have (layer 7).
+
+Parallel decoders choose neighbouring positions independently, so they say things twice. N-gram overlap
+hardly notices; a reader does (paper, section 4.2.3: "how often consecutive words are repeated in the
+model output but not in the reference"). The paper gives no formula; ours:
+
+* A repeat of the item w is a position whose item and whose left neighbour's are both w.
+  "so so so good" has two repeats of "so".
+* Of each item, the reference excuses as many repeats as it has itself, wherever they stand.
+  What is left, never below 0, is the excess of the sentence.
+* The rate of a corpus is 100 x (sum of the excess) / (sum of the output's items). It is a ratio of sums:
+  long sentences count for more. An output with no items at all has rate 0.
+
+Worked example: output "he had had had a a car", reference "he had had a car". The output repeats "had" twice
+and "a" once; the reference excuses one "had". Excess 1 + 1 = 2 of 7 words: 28.57 per 100 words.
+
+Words are what white space separates, compared as they are (case and attached punctuation count: "so, so" is
+no repeat). For scripts without spaces between words, use the rate on tokens.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Hashable, Iterable, Sequence
+
+from padir.errors import PadirError
+
+PAD_ID = 0
+EOS_ID = 1
+
+
+def excess_repeats(output: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
+    """Counts one sentence's adjacent repeats that its reference does not excuse.
+
+    Args:
+      output: the items (words or ids) of the hypothesis.
+      reference: the items of the reference.
+
+    Returns:
+      The sum over items w of max(0, repeats of w in output - repeats of w in reference).
+    """
+    # Counter subtraction keeps positive counts only, which is the max(0, ...) of the definition.
+    return (_repeats(output) - _repeats(reference)).total()
+
+
+def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Returns the word-level stutter rate of a corpus, as the module defines it.
+
+    Args:
+      hypotheses: the system's sentences; empty ones are allowed.
+      references: one reference for each.
+
+    Returns:
+      Excess repeats per 100 words of output, 0.0 to less than 100.0.
+
+    Raises:
+      PadirError: the two sequences differ in length.
+    """
+    return _rate([text.split() for text in hypotheses], [text.split() for text in references])
+
+
+def stutter_per_100_tokens(hypotheses: Iterable[Iterable[int]], references: Iterable[Iterable[int]]) -> float:
+    """Returns the token-level stutter rate of a corpus, as the module defines it.
+
+    Args:
+      hypotheses: token ids of each hypothesis: a [B, L] integer array or ragged lists. A row ends before its
+        first EOS (id 1); pads (id 0) are left out.
+      references: token ids of each reference, in the same form.
+
+    Returns:
+      Excess repeats per 100 tokens of output (EOS not counted), 0.0 to less than 100.0.
+
+    Raises:
+      PadirError: the two differ in their number of rows.
+    """
+    return _rate([_content(row) for row in hypotheses], [_content(row) for row in references])
+
+
+def _repeats(items: Sequence[Hashable]) -> collections.Counter:
+    return collections.Counter(item for previous, item in zip(items, items[1:], strict=False) if item == previous)
+
+
+def _content(row: Iterable[int]) -> list[int]:
+    ids = [int(token) for token in row]
+    if EOS_ID in ids:
+        ids = ids[: ids.index(EOS_ID)]
+    return [token for token in ids if token != PAD_ID]
+
+
+def _rate(outputs: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> float:
+    if len(outputs) != len(references):
+        raise PadirError(
+            f"stutter: {len(outputs)} hypotheses but {len(references)} references; give one reference a hypothesis"
+        )
+    items = sum(len(output) for output in outputs)
+    excess = sum(excess_repeats(output, reference) for output, reference in zip(outputs, references, strict=True))
+    return 100.0 * excess / items if items else 0.0

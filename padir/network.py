@@ -1,0 +1,331 @@
+"""One T5-style encoder-decoder, causal or parallel (layer 2; DESIGN section 3).
+
+The decoder is split by how often a thing must be computed. A `DecodePlan` holds what depends only
+on the source and the target lengths (cross-attention keys and values, biases, positional-attention
+weights): training makes one for all its stages, decoding one for all its steps. Hypotheses of one
+source are rows N = B·K; cross-attention folds them into the query axis instead of copying the source.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+
+from padir import cache as kv_cache
+from padir import masks
+from padir.attention import KeyValue, MultiHeadAttention
+from padir.cache import DecoderCache
+from padir.errors import PadirError
+from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
+from padir.types import Array
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Size and shape of the network. The defaults are the paper's base model without its decoder kind.
+
+    Attributes:
+      vocab_size: padded vocabulary size V.
+      causal: True for an autoregressive decoder, False for a parallel one.
+      positional_attention: whether decoder layers attend by position (Gu et al. 2018); parallel only.
+      max_positions: how many target positions have a learnt embedding (positional attention).
+      dtype: activations' type, 'float32' or 'bfloat16'; parameters, attention logits and loss are float32.
+    """
+
+    vocab_size: int = 32_128
+    embed_dim: int = 512
+    num_heads: int = 8
+    head_dim: int = 64
+    mlp_dim: int = 2048
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    mlp_activation: str = "relu"
+    tied_logits: bool = True
+    causal: bool = False
+    positional_attention: bool = True
+    max_positions: int = 256
+    dropout_rate: float = 0.1
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        if self.mlp_activation not in ACTIVATIONS:
+            raise PadirError(
+                f"NetworkConfig.mlp_activation: unknown {self.mlp_activation!r}; choose one of {', '.join(ACTIVATIONS)}"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise PadirError(f"NetworkConfig.dtype: unknown {self.dtype!r}; choose float32 or bfloat16")
+        if self.causal and self.positional_attention:
+            raise PadirError("NetworkConfig: positional_attention needs a parallel decoder; set causal=False")
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise PadirError(f"NetworkConfig.dropout_rate: {self.dropout_rate} is not in [0, 1)")
+
+
+@struct.dataclass
+class DecodePlan:
+    """What a decode computes once, whatever the number of steps.
+
+    Attributes:
+      source: per layer, cross-attention keys and values [B, Ls, H, D].
+      source_bias: [B, 1, 1, Ls] float32, masks source padding.
+      self_bias: [N or 1, H, Lt, Lt] float32, relative positions plus decoder mask.
+      positional_weights: per layer, [N, H, Lt, Lt] float32; empty without positional attention.
+    """
+
+    source: tuple[KeyValue, ...]
+    source_bias: Array
+    self_bias: Array
+    positional_weights: tuple[Array, ...]
+
+
+@struct.dataclass
+class DecoderOutput:
+    """What the decoder returns.
+
+    Attributes:
+      hidden: [N, Lt, E] after the last norm: the decoder embeddings that logits are made of.
+      self_attentions: [N, layers, H, Lt, keys] float32.
+      cross_attentions: [N, layers, H, Lt, Ls] float32.
+      cache: the updated cache when decoding step by step, else None.
+    """
+
+    hidden: Array
+    self_attentions: Array
+    cross_attentions: Array
+    cache: DecoderCache | None
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention and MLP, each normed before and added to the residual."""
+
+    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
+        dtype = jnp.dtype(config.dtype)
+        self.pre_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
+        self.attention = _attention(config, rngs)
+        self.pre_mlp_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
+        self.mlp = _mlp(config, rngs)
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(self, x: Array, bias: Array, key: Array | None) -> Array:
+        """x [B, Ls, E], bias [B, H, Ls, Ls] → [B, Ls, E]."""
+        normed = self.pre_attention_layer_norm(x)
+        attended, _ = self.attention(normed, self.attention.key_value(normed), bias, subkey(key, 0))
+        x = x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+        fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 2))
+        return x + dropout(fed, self.dropout_rate, subkey(key, 3), broadcast_axis=-2)
+
+
+class Encoder(nnx.Module):
+    """Embedded source → hidden states, with one relative bias table shared by the layers."""
+
+    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
+        self.relpos_bias = RelativePositionBias(config.num_heads, bidirectional=True, rngs=rngs)
+        self.layers = nnx.List([EncoderLayer(config, rngs) for _ in range(config.num_encoder_layers)])
+        self.encoder_norm = RMSNorm(config.embed_dim, dtype=jnp.dtype(config.dtype))
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(self, x: Array, mask: Array, key: Array | None) -> Array:
+        """x [B, Ls, E], mask [B, 1, Ls, Ls] bool → [B, Ls, E]."""
+        positions = jnp.arange(x.shape[1])
+        bias = self.relpos_bias(positions, positions) + masks.to_bias(mask)
+        x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, bias, subkey(key, index + 2))
+        return dropout(self.encoder_norm(x), self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+
+
+class DecoderLayer(nnx.Module):
+    """Self-attention, positional attention if any, cross-attention, MLP."""
+
+    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
+        dtype = jnp.dtype(config.dtype)
+        self.pre_self_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
+        self.self_attention = _attention(config, rngs)
+        if config.positional_attention:
+            self.pre_positional_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
+            self.positional_attention = _attention(config, rngs)
+        self.pre_cross_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
+        self.encoder_decoder_attention = _attention(config, rngs)
+        self.pre_mlp_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
+        self.mlp = _mlp(config, rngs)
+        self.dropout_rate = config.dropout_rate
+
+    def positional_weights(self, position_embeddings: Array, bias: Array) -> Array:
+        """Position embeddings [Lt, E], bias [N, H, Lt, Lt] → attention weights [N, H, Lt, Lt]."""
+        normed = self.pre_positional_attention_layer_norm(position_embeddings)[None]
+        return self.positional_attention.weights(normed, self.positional_attention.key_value(normed).key, bias)
+
+    def __call__(
+        self,
+        x: Array,
+        source: KeyValue,
+        source_bias: Array,
+        self_bias: Array,
+        positional_weights: Array | None,
+        cached: tuple[KeyValue, Array] | None,
+        key: Array | None,
+    ) -> tuple[Array, Array, Array, KeyValue]:
+        """x [N, q, E] → (x, self-attention weights, cross-attention weights, self keys and values).
+
+        `cached` is (keys and values [N, max_length, H, D], position): the new ones are written there.
+        """
+        normed = self.pre_self_attention_layer_norm(x)
+        keys = self.self_attention.key_value(normed)
+        if cached is not None:
+            keys = kv_cache.write(cached[0], keys, cached[1])
+        attended, self_weights = self.self_attention(normed, keys, self_bias, subkey(key, 0))
+        x = x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+
+        if positional_weights is not None:
+            # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
+            weights = dropout(positional_weights, self.dropout_rate, subkey(key, 2), broadcast_axis=-2)
+            values = self.positional_attention.key_value(x).value
+            x = x + self.positional_attention.apply(weights, values)
+
+        normed = self.pre_cross_attention_layer_norm(x)
+        # [B·K, q, E] → [B, K·q, E]: all hypotheses of a source are just more queries on its one memory.
+        folded = normed.reshape(source.key.shape[0], -1, normed.shape[-1])
+        attended, cross = self.encoder_decoder_attention(folded, source, source_bias, subkey(key, 3))
+        x = x + dropout(attended.reshape(x.shape), self.dropout_rate, subkey(key, 4), broadcast_axis=-2)
+
+        fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 5))
+        x = x + dropout(fed, self.dropout_rate, subkey(key, 6), broadcast_axis=-2)
+        return x, self_weights, _unfold_queries(cross, x.shape[0]), keys
+
+
+class Decoder(nnx.Module):
+    """Embedded target → hidden states, given a plan."""
+
+    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
+        dtype = jnp.dtype(config.dtype)
+        self.relpos_bias = RelativePositionBias(config.num_heads, bidirectional=not config.causal, rngs=rngs)
+        if config.positional_attention:
+            self.abs_pos_embed = Embed(config.max_positions, config.embed_dim, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List([DecoderLayer(config, rngs) for _ in range(config.num_decoder_layers)])
+        self.decoder_norm = RMSNorm(config.embed_dim, dtype=dtype)
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
+        """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
+        self_bias = plan.self_bias
+        if cache is not None:
+            self_bias = jax.lax.dynamic_slice_in_dim(self_bias, cache.position, x.shape[1], axis=2)
+        x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
+        self_attentions, cross_attentions, written = [], [], []
+        for index, layer in enumerate(self.layers):
+            x, self_weights, cross_weights, keys = layer(
+                x,
+                plan.source[index],
+                plan.source_bias,
+                self_bias,
+                plan.positional_weights[index] if plan.positional_weights else None,
+                None if cache is None else (cache.layers[index], cache.position),
+                subkey(key, index + 2),
+            )
+            self_attentions.append(self_weights)
+            cross_attentions.append(cross_weights)
+            written.append(keys)
+        hidden = dropout(self.decoder_norm(x), self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+        new_cache = None if cache is None else DecoderCache(tuple(written), cache.position + x.shape[1])
+        # Under jit the stacks cost nothing unless somebody reads them.
+        return DecoderOutput(hidden, jnp.stack(self_attentions, 1), jnp.stack(cross_attentions, 1), new_cache)
+
+
+class EncoderDecoder(nnx.Module):
+    """The whole network; parameter names follow T5X, so its checkpoints map one to one."""
+
+    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
+        dtype = jnp.dtype(config.dtype)
+        self.config = config
+        self.token_embedder = Embed(config.vocab_size, config.embed_dim, dtype=dtype, rngs=rngs)
+        self.encoder = Encoder(config, rngs)
+        self.decoder = Decoder(config, rngs)
+        if not config.tied_logits:
+            self.logits_dense = Dense(config.embed_dim, config.vocab_size, dtype=dtype, rngs=rngs)
+
+    def encode(self, tokens: Array, dropout_key: Array | None = None) -> Array:
+        """Source tokens [B, Ls] int32 → encoder output [B, Ls, E]."""
+        return self.encoder(self.token_embedder(tokens), masks.encoder_mask(tokens), dropout_key)
+
+    def plan(self, encoded: Array, source_tokens: Array, target: Array | int) -> DecodePlan:
+        """Computes what all steps of a decode, or all stages of training, share.
+
+        Args:
+          encoded: [B, Ls, E] encoder output.
+          source_tokens: [B, Ls] int32; padding is masked out of cross-attention.
+          target: for a parallel decoder, tokens [N, Lt] int32 whose non-pad positions are the
+            hypotheses' lengths; for a causal one, the target length Lt.
+
+        Returns:
+          A `DecodePlan`.
+        """
+        length = target if isinstance(target, int) else target.shape[-1]
+        positions = jnp.arange(length)
+        mask = masks.causal_mask(length) if self.config.causal else masks.parallel_decoder_mask(target)
+        self_bias = self.decoder.relpos_bias(positions, positions) + masks.to_bias(mask)
+        positional = ()
+        if self.config.positional_attention:
+            if length > self.config.max_positions:
+                raise PadirError(
+                    f"target length {length} exceeds the {self.config.max_positions} learnt positions: "
+                    "shorten the longest target bucket or raise NetworkConfig.max_positions"
+                )
+            embeddings = self.decoder.abs_pos_embed(positions)
+            positional = tuple(layer.positional_weights(embeddings, self_bias) for layer in self.decoder.layers)
+        source = tuple(layer.encoder_decoder_attention.key_value(encoded) for layer in self.decoder.layers)
+        return DecodePlan(source, masks.to_bias(masks.source_mask(source_tokens)), self_bias, positional)
+
+    def decode(
+        self,
+        tokens: Array,
+        plan: DecodePlan,
+        cache: DecoderCache | None = None,
+        dropout_key: Array | None = None,
+    ) -> DecoderOutput:
+        """Target tokens [N, q] int32 → DecoderOutput."""
+        return self.decoder(self.token_embedder(tokens), plan, cache, dropout_key)
+
+    def logits(self, hidden: Array) -> Array:
+        """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
+        if self.config.tied_logits:
+            return self.token_embedder.attend(hidden) / math.sqrt(self.config.embed_dim)
+        return self.logits_dense(hidden).astype(jnp.float32)
+
+    def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
+        """A self-attention cache for `rows` rows of up to `max_length` target tokens."""
+        config = self.config
+        return kv_cache.empty_cache(
+            config.num_decoder_layers, rows, max_length, config.num_heads, config.head_dim, jnp.dtype(config.dtype)
+        )
+
+
+def _unfold_queries(weights: Array, rows: int) -> Array:
+    """Cross-attention weights [B, H, K·q, Ls] → [B·K, H, q, Ls]."""
+    batch, heads, _, source_length = weights.shape
+    unfolded = weights.reshape(batch, heads, rows // batch, -1, source_length)
+    return jnp.moveaxis(unfolded, 2, 1).reshape(rows, heads, -1, source_length)
+
+
+def _attention(config: NetworkConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.embed_dim,
+        config.num_heads,
+        config.head_dim,
+        dropout_rate=config.dropout_rate,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )
+
+
+def _mlp(config: NetworkConfig, rngs: nnx.Rngs) -> MLP:
+    return MLP(
+        config.embed_dim,
+        config.mlp_dim,
+        activation=config.mlp_activation,
+        dropout_rate=config.dropout_rate,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )

@@ -1,0 +1,36 @@
+"""Progress bars with rate and time left, silent when nobody watches (layer 0)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from tqdm import tqdm
+
+
+def progress(
+    iterable: Iterable[Any] | None = None, *, label: str, unit: str, total: int | None = None, initial: int = 0
+):
+    """Wraps long work in a progress bar on standard error.
+
+    Args:
+      iterable: what to count through; None for a bar that the caller advances with `.update(n)`.
+      label: the few words shown before the bar.
+      unit: what one item is, e.g. 'sentences' or 'steps'.
+      total: how many items there will be; None when unknown (no time left is shown then).
+      initial: items already done when the work resumes.
+
+    Returns:
+      A `tqdm` object: iterable, closable, with `.update(n)`. It prints nothing when standard
+      error is not a terminal, so that logs of batch jobs stay readable.
+    """
+    return tqdm(
+        iterable,
+        desc=label,
+        unit=f" {unit}",
+        total=total,
+        initial=initial,
+        disable=not sys.stderr.isatty(),
+        dynamic_ncols=True,
+    )

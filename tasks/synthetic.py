@@ -1,0 +1,90 @@
+"""The embedded language pair: English-like to German-like, generated, of any size and ambiguity."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+
+from padir.data import synthetic
+from padir.data.sources import Pairs
+from padir.errors import PadirError
+from tasks import TranslationTask, translation_task
+
+CHECKER = "padir.data.synthetic:is_valid"
+
+_CHUNK = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class _SyntheticPairs(Pairs):
+    """Generated pairs of one split whose sources occur in none of the splits `apart_from`."""
+
+    split: str
+    count: int
+    seed: int
+    ambiguity: float
+    apart_from: tuple[_SyntheticPairs, ...] = ()
+
+    @cached_property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The pairs; kept, because generating them costs more than holding them (300 bytes each)."""
+        # Short sentences recur, so some are passed over; the stream has no end and is drawn from lazily.
+        stream = itertools.chain.from_iterable(
+            synthetic.generate(_CHUNK, seed=f"{self.seed}/{self.split}", ambiguity=self.ambiguity, start=start)
+            for start in itertools.count(0, _CHUNK)
+        )
+        taken = set().union(*(other.sources for other in self.apart_from))
+        return tuple(itertools.islice((pair for pair in stream if pair[0] not in taken), self.count))
+
+    @property
+    def sources(self) -> set[str]:
+        return {source for source, _ in self.rows}
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.rows)
+
+
+def register(
+    name: str,
+    vocabulary_path: str,
+    *,
+    num_train: int = 30_000,
+    num_validation: int = 500,
+    num_test: int = 1_000,
+    ambiguity: float = 0.5,
+    seed: int = 0,
+) -> TranslationTask:
+    """Registers the embedded pair; no source sentence is in two splits.
+
+    Args:
+      name: of the Seqio task.
+      vocabulary_path: SentencePiece model.
+      num_train: pairs to train on; 0 leaves the split out, here as below.
+      num_validation: pairs to choose settings on.
+      num_test: pairs to report on.
+      ambiguity: how often, 0..1, a sentence is rendered in one of its several valid ways.
+      seed: of the generator.
+
+    Raises:
+      PadirError: an option is out of range.
+    """
+    counts = {"test": num_test, "validation": num_validation, "train": num_train}
+    for split, count in counts.items():
+        if count < 0:
+            raise PadirError(f"task {name}: option num_{split}={count} must not be negative")
+    if not 0.0 <= ambiguity <= 1.0:
+        raise PadirError(f"task {name}: option ambiguity={ambiguity} must be from 0 to 1")
+    pairs: dict[str, Pairs] = {}
+    for split, count in counts.items():
+        if count:
+            pairs[split] = _SyntheticPairs(split, count, seed, ambiguity, apart_from=tuple(pairs.values()))
+    return translation_task(
+        name,
+        vocabulary_path,
+        dict(reversed(pairs.items())),
+        checker=CHECKER,
+        source_language="en",
+        target_language="de",
+    )

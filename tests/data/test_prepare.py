@@ -1,0 +1,214 @@
+"""`prepare` end to end: what it writes, when it does nothing, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from padir.data import prepare as prepare_lib
+from padir.data import records, vocabulary
+from padir.data.records import Manifest, PreparedSet, PrepareSettings, TaskConfig
+from padir.errors import PadirError
+
+SOURCES = ["ab", "ba ab", "b", "a a a a a a", "abab"]
+TARGETS = ["cd", "dc", "c c", "d", "cdcdcdcdcd"]
+
+
+def prepare(task, output_dir, **settings):
+    return prepare_lib.prepare(task, output_dir, PrepareSettings(**settings))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    for name, lines in (("src", SOURCES), ("tgt", TARGETS)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def task(corpus, **options):
+    files = {"train": ("src", "tgt"), "validation": ("src", "tgt")}
+    return TaskConfig("tasks.text_files", "toy", {"folder": str(corpus)} | files | options)
+
+
+def test_examples_are_those_of_the_vocabulary_and_eos(corpus):
+    manifest = prepare(task(corpus), corpus / "out", num_pieces=8)
+    prepared = PreparedSet.open(corpus / "out")
+    assert prepared.manifest == manifest
+    words = prepared.vocabulary()
+    for name in ("train", "validation"):
+        split = prepared.split(name)
+        assert len(split) == 5
+        for example, source, target, lengths in zip(split.read(range(5)), SOURCES, TARGETS, split.lengths, strict=True):
+            assert example.source_ids.tolist() == [*words.encode(source), 1]
+            assert example.target_ids.tolist() == [*words.encode(target), 1]
+            assert (example.source_text, example.target_text) == (source, target)
+            assert lengths.tolist() == [len(example.source_ids), len(example.target_ids)]
+    assert manifest.num_pieces == 8
+    assert manifest.vocabulary_hash == words.hash
+    assert manifest.source_files == {str(corpus / name): vocabulary.file_hash(corpus / name) for name in ("src", "tgt")}
+
+
+def test_over_long_train_pairs_are_dropped_and_others_cut(corpus):
+    # In tokens with EOS, sources are 4, 7, 3, 13 and 6 long, targets 4, 4, 5, 3 and 12.
+    manifest = prepare(task(corpus), corpus / "out", num_pieces=8, max_source_length=7, max_target_length=6)
+    train, validation = manifest.splits["train"], manifest.splits["validation"]
+    assert (train.num_examples, train.dropped, train.truncated, train.max_lengths) == (3, 2, 0, (7, 5))
+    assert (validation.num_examples, validation.dropped, validation.truncated) == (5, 0, 2)
+    assert validation.max_lengths == (7, 6)
+    cut = PreparedSet.open(corpus / "out").split("validation")[4]
+    words = PreparedSet.open(corpus / "out").vocabulary()
+    assert cut.source_ids.tolist() == [*words.encode("abab"), 1]
+    assert cut.target_ids.tolist() == [*words.encode("cdcdcdcdcd")[:5], 1]
+    assert cut.target_text == "cdcdcdcdcd"
+
+
+def test_over_long_train_pairs_can_be_cut(corpus):
+    manifest = prepare(task(corpus), corpus / "out", num_pieces=8, max_source_length=7, over_long="truncate")
+    train = manifest.splits["train"]
+    assert (train.num_examples, train.dropped, train.truncated, train.max_lengths) == (5, 0, 1, (7, 12))
+
+
+def test_preparing_again_does_nothing_and_says_so(corpus, capfd):
+    first = prepare(task(corpus), corpus / "out", num_pieces=8)
+    times = {path.name: path.stat().st_mtime_ns for path in (corpus / "out").iterdir() if path.name != ".lock"}
+    assert prepare(task(corpus), corpus / "out", num_pieces=8) == first
+    assert f"{corpus / 'out'}: already prepared with these settings; nothing to do" in capfd.readouterr().err
+    for name, time in times.items():
+        assert (corpus / "out" / name).stat().st_mtime_ns == time
+
+
+def test_other_settings_are_refused_by_name(corpus):
+    prepare(task(corpus), corpus / "out", num_pieces=8)
+    remedy = "; choose another folder or delete this one$"
+    with pytest.raises(PadirError, match=f"prepared with num_pieces=8, now asked for 9{remedy}"):
+        prepare(task(corpus), corpus / "out", num_pieces=9)
+    with pytest.raises(PadirError, match=f"prepared with over_long='drop', now asked for 'truncate'{remedy}"):
+        prepare(task(corpus), corpus / "out", num_pieces=8, over_long="truncate")
+    with pytest.raises(PadirError, match=f"prepared with task option limit_train=None, now asked for 2{remedy}"):
+        prepare(task(corpus, limit_train=2), corpus / "out", num_pieces=8)
+    with open(corpus / "tgt", "a") as file:
+        file.write("c\n")
+    with pytest.raises(PadirError, match=f"tgt has changed since it was prepared{remedy}"):
+        prepare(task(corpus), corpus / "out", num_pieces=8)
+
+
+def test_prepared_data_outlives_its_sources(corpus):
+    first = prepare(task(corpus), corpus / "out", num_pieces=8)
+    (corpus / "src").unlink()
+    assert prepare(task(corpus), corpus / "out", num_pieces=8) == first
+
+
+def test_an_unfinished_preparation_is_done_again(corpus):
+    first = prepare(task(corpus), corpus / "out", num_pieces=8, records_per_shard=2)
+    (corpus / "out" / "manifest.json").unlink()
+    (corpus / "out" / "train-00009.array_record.tmp").write_bytes(b"half")
+    again = prepare(task(corpus), corpus / "out", num_pieces=8, records_per_shard=5)
+    assert again.splits["train"].shards == (("train-00000.array_record", 5),)
+    assert again.vocabulary_hash == first.vocabulary_hash
+    assert sorted(path.name for path in (corpus / "out").glob("train*")) == [
+        "train-00000.array_record",
+        "train.lengths.npy",
+    ]
+
+
+def test_a_given_vocabulary_is_copied(corpus):
+    first = prepare(task(corpus), corpus / "out", num_pieces=8)
+    second = prepare(task(corpus, validation=None), corpus / "two", vocabulary=corpus / "out" / "vocabulary.model")
+    assert second.vocabulary_hash == first.vocabulary_hash
+    assert PreparedSet.open(corpus / "two").vocabulary().hash == first.vocabulary_hash
+    assert list(second.splits) == ["train"]
+
+
+def test_the_vocabulary_learns_from_a_sample(corpus):
+    manifest = prepare(task(corpus), corpus / "out", num_pieces=8, vocabulary_sentences=9)
+    assert manifest.settings["vocabulary_sentences"] == 9
+
+
+def test_synthetic_task(tmp_path):
+    options = {"num_train": 60, "num_validation": 10, "num_test": 12}
+    manifest = prepare(
+        TaskConfig("tasks.synthetic", "pair", options), tmp_path / "set", num_pieces=90, splits=["train", "test"]
+    )
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {"train": 60, "test": 12}
+    assert manifest.checker == "padir.data.synthetic:is_valid"
+    assert (manifest.source_language, manifest.target_language) == ("en", "de")
+    assert manifest.splits["train"].max_lengths == tuple(
+        PreparedSet.open(tmp_path / "set").split("train").lengths.max(0)
+    )
+
+
+def test_errors_in_the_text_reach_the_user_whole(corpus):
+    (corpus / "tgt").write_bytes(b"cd\ndc\n\xff\n")
+    with pytest.raises(PadirError, match=r"/tgt:3: invalid UTF-8 at byte 1 of the line"):
+        prepare(task(corpus), corpus / "out", num_pieces=8)
+    (corpus / "val").write_text("c\n\nd\n")
+    (corpus / "tgt").write_text("".join(f"{line}\n" for line in TARGETS))
+    with pytest.raises(PadirError, match=r"/val:2: empty source"):  # Read by TensorFlow, not for the vocabulary.
+        prepare(task(corpus, validation=("val", "src")), corpus / "out", num_pieces=8)
+    assert not (corpus / "out" / "manifest.json").exists()
+
+
+def test_skipped_pairs_are_counted(corpus):
+    (corpus / "val").write_text("c\n\nd\n")
+    (corpus / "ref").write_text("a\nb\nab\n")
+    manifest = prepare(task(corpus, validation=("val", "ref"), skip_empty=True), corpus / "out", num_pieces=8)
+    assert (manifest.splits["validation"].num_examples, manifest.splits["validation"].skipped_empty) == (2, 1)
+    assert manifest.splits["train"].skipped_empty == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (("tasks.nope", {}), "no module 'tasks.nope'; padir comes with tasks.synthetic, tasks.text_files"),
+        (("nope.nope", {}), "no module 'nope.nope'; padir comes with"),
+        (("padir.errors", {}), "module 'padir.errors' has no function register"),
+        (("tasks.synthetic", {"number": 3}), "no option 'number'; it has num_train, num_validation, num_test, ambig"),
+        (("tasks.text_files", {"format": "tsv"}), "tasks.text_files needs option 'train'"),
+    ],
+)
+def test_bad_tasks(tmp_path, config, message):
+    module, options = config
+    with pytest.raises(PadirError, match=f"task toy: .*{message}"):
+        prepare(TaskConfig(module, "toy", options), tmp_path / "out")
+
+
+def test_bad_arguments(corpus):
+    with pytest.raises(PadirError, match="over_long='cut' must be one of drop, truncate"):
+        prepare(task(corpus), corpus / "out", over_long="cut")
+    with pytest.raises(PadirError, match="must be at least 2"):
+        prepare(task(corpus), corpus / "out", max_target_length=1)
+    with pytest.raises(PadirError, match="no split 'dev'; it has train, validation"):
+        prepare(task(corpus), corpus / "out", splits=["dev"])
+    with pytest.raises(PadirError, match="split train of task toy is empty .5 dropped as too long"):
+        prepare(task(corpus), corpus / "out", num_pieces=8, max_source_length=2)
+
+
+def test_two_processes_at_once_agree(corpus):
+    code = (
+        "import sys, json; from padir.data.prepare import prepare\n"
+        "from padir.data.records import PrepareSettings, TaskConfig\n"
+        "task = TaskConfig('tasks.text_files', 'toy', json.loads(sys.argv[1]))\n"
+        "prepare(task, sys.argv[2], PrepareSettings(num_pieces=8))"
+    )
+    command = [sys.executable, "-c", code, json.dumps(dict(task(corpus).options)), str(corpus / "out")]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    # Nothing but that message: TensorFlow's chatter stays out of the user's way.
+    assert sorted(outputs) == ["", f"{corpus / 'out'}: already prepared with these settings; nothing to do\n"]
+    assert len(PreparedSet.open(corpus / "out").split("train")) == 5
+
+
+def test_cut_keeps_eos():
+    assert prepare_lib._cut(np.array([5, 6, 7, 1]), 3).tolist() == [5, 6, 1]
+    assert prepare_lib._cut(np.array([5, 6, 1]), 3).tolist() == [5, 6, 1]
+
+
+def test_manifest_is_plain_json(corpus):
+    prepare(task(corpus), corpus / "out", num_pieces=8)
+    stored = json.loads((corpus / "out" / records.MANIFEST_NAME).read_text())
+    assert stored["format_version"] == 1
+    assert stored["task"]["options"]["train"] == ["src", "tgt"]
+    assert Manifest.load(corpus / "out").task.options["train"] == ["src", "tgt"]

@@ -1,0 +1,176 @@
+"""Scores worked out by hand or by sacreBLEU's own command-line path, and the paired bootstrap."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+
+from padir.errors import PadirError
+from padir.metrics.quality import evaluate_hypotheses, load_checker, paired_bootstrap
+
+REFERENCES = [
+    "the small dog sees the old cat in the garden today",
+    "yesterday the woman gave a red book to the child",
+    "we often eat fresh bread in the morning",
+    "the teacher that I know has bought a house",
+] * 10
+# Every second sentence has lost its last word.
+DAMAGED = [line if i % 2 else line.rsplit(" ", 1)[0] for i, line in enumerate(REFERENCES)]
+
+
+def agree(source, hypothesis):
+    return source.upper() == hypothesis.upper()
+
+
+def test_perfect_output():
+    scores = evaluate_hypotheses(REFERENCES, REFERENCES)
+    assert scores.bleu == pytest.approx(100.0)
+    assert scores.chrf == pytest.approx(100.0)
+    assert scores.stutter_per_100_words == 0.0
+    assert scores.validity is None
+    assert scores.n == 40
+
+
+def test_bleu_by_hand():
+    # 4-gram precisions of "a b c d e f" in "a b c d x f": 5/6, 3/5, 2/4, 1/3; no brevity penalty.
+    scores = evaluate_hypotheses(["a b c d e f"], ["a b c d x f"], tokenize="none")
+    assert scores.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+
+
+def test_same_as_sacrebleu_and_signature_says_how():
+    scores = evaluate_hypotheses(DAMAGED, REFERENCES)
+    assert scores.bleu == sacrebleu.corpus_bleu(DAMAGED, [REFERENCES]).score
+    assert scores.chrf == sacrebleu.corpus_chrf(DAMAGED, [REFERENCES]).score
+    version = sacrebleu.__version__
+    assert scores.bleu_signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}"
+    assert scores.chrf_signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}"
+    assert "tok:zh" in evaluate_hypotheses(["你好"], ["你好"], tokenize="zh").bleu_signature
+
+
+def test_validity_counts_what_the_checker_accepts():
+    sources = ["a b", "x", "y", "d"]
+    scores = evaluate_hypotheses(["A b", "c", "", "D"], ["x"] * 4, sources=sources, checker=agree)
+    assert scores.validity == 50.0
+    assert "validity 50.00%" in str(scores)
+
+
+def test_empty_hypotheses_score_zero():
+    scores = evaluate_hypotheses(["", ""], ["a b", "c"])
+    assert (scores.bleu, scores.chrf, scores.stutter_per_100_words) == (0.0, 0.0, 0.0)
+
+
+def test_dictionary_survives_json():
+    scores = evaluate_hypotheses(["the the cat sat"], ["the cat sat"])
+    assert json.loads(json.dumps(scores.to_dict())) == scores.to_dict()
+    assert scores.to_dict()["stutter_per_100_words"] == 25.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hypotheses": ["a"], "references": ["a", "b"]}, "1 hypotheses but 2 references"),
+        ({"hypotheses": [], "references": []}, "nothing to score"),
+        ({"hypotheses": ["a"], "references": ["a"], "checker": agree}, "pass sources="),
+        ({"hypotheses": ["a"], "references": ["a"], "checker": agree, "sources": ["a"] * 3}, "1 hypotheses but 3 sour"),
+        ({"hypotheses": ["a"], "references": ["a"], "tokenize": "13b"}, "'13b': sacreBLEU knows 13a, char"),
+    ],
+)
+def test_bad_input_is_named(arguments, message):
+    with pytest.raises(PadirError, match=message):
+        evaluate_hypotheses(**arguments)
+
+
+def test_bootstrap_finds_a_clear_difference():
+    result = paired_bootstrap(REFERENCES, DAMAGED, REFERENCES, samples=200)
+    for name, score in (("bleu", sacrebleu.corpus_bleu), ("chrf", sacrebleu.corpus_chrf)):
+        comparison = result[name]
+        assert comparison.score == pytest.approx(100.0)
+        assert comparison.baseline_score == pytest.approx(score(DAMAGED, [REFERENCES]).score, abs=1e-3)
+        assert comparison.difference == comparison.score - comparison.baseline_score
+        assert comparison.difference > 1
+        assert comparison.p_value == pytest.approx(1 / 201)  # no resample reached it: the smallest p there is
+        assert comparison.ci == pytest.approx(0.0, abs=1e-3)  # a perfect system is perfect in every resample
+        assert comparison.baseline_ci > 0.1
+        assert abs(comparison.baseline_mean - comparison.baseline_score) < comparison.baseline_ci
+        assert "|bs:200|seed:12345|" in comparison.signature
+
+
+def test_bootstrap_sign_follows_the_system():
+    forward = paired_bootstrap(REFERENCES, DAMAGED, REFERENCES, samples=50)
+    backward = paired_bootstrap(DAMAGED, REFERENCES, REFERENCES, samples=50)
+    assert backward["bleu"].difference == pytest.approx(-forward["bleu"].difference)
+
+
+def test_a_small_difference_is_not_significant():
+    one_off = [*REFERENCES[:-1], REFERENCES[-1] + " too"]
+    other_off = [REFERENCES[0] + " too", *REFERENCES[1:]]
+    assert paired_bootstrap(one_off, other_off, REFERENCES, samples=200)["bleu"].p_value > 0.2
+
+
+def test_a_system_against_itself_is_no_difference():
+    comparison = paired_bootstrap(DAMAGED, DAMAGED, REFERENCES, samples=50)["bleu"]
+    assert (comparison.difference, comparison.p_value) == (0.0, 1.0)
+
+
+def test_seed_decides_the_resamples_and_the_environment_is_put_back(monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    first, again, other = (paired_bootstrap(REFERENCES, DAMAGED, REFERENCES, samples=50, seed=s) for s in (3, 3, 4))
+    assert first == again
+    assert first["bleu"].baseline_mean != other["bleu"].baseline_mean
+    assert "seed:3" in first["bleu"].signature
+    assert os.environ["SACREBLEU_SEED"] == "77"
+    monkeypatch.delenv("SACREBLEU_SEED")
+    paired_bootstrap(REFERENCES, DAMAGED, REFERENCES, samples=5)
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": 0}, "seed must be 1 or more"),
+        ({"samples": 0}, "samples must be 1 or more"),
+        ({"baseline_hypotheses": ["a"]}, "1 baseline_hypotheses but 40 references"),
+    ],
+)
+def test_bootstrap_bad_input_is_named(arguments, message):
+    good = {"hypotheses": DAMAGED, "baseline_hypotheses": DAMAGED, "references": REFERENCES}
+    with pytest.raises(PadirError, match=message):
+        paired_bootstrap(**{**good, **arguments})
+
+
+def test_load_checker_finds_a_function():
+    assert load_checker("posixpath:samefile") is os.path.samefile
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("posixpath.samefile", "write it as module:function"),
+        ("no_such_package.mod:f", "no module 'no_such_package'"),
+        ("padir.no_such_module:f", "no module 'padir.no_such_module'"),
+        ("posixpath:no_such_function", "no function 'no_such_function'"),
+        ("posixpath:sep", "no function 'sep'"),
+    ],
+)
+def test_load_checker_names_what_is_wrong(name, message):
+    with pytest.raises(PadirError, match=message):
+        load_checker(name)
+
+
+def test_load_checker_keeps_the_error_of_a_broken_module(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import absent_dependency\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError, match="absent_dependency"):
+        load_checker("needs_more:f")
+
+
+def test_metrics_do_not_import_tensorflow():
+    code = (
+        "import sys, padir.metrics.quality, padir.metrics.stutter, padir.metrics.writers\n"
+        "print(sorted({'tensorflow', 'seqio', 'jax'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
