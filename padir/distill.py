@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+import shutil
+import sys
 from pathlib import Path
 
-from padir.data.prepare_process import prepare_in_process
-from padir.data.records import MANIFEST_NAME, Manifest, PreparedSet, PrepareSettings, TaskConfig
+import numpy as np
+
+from padir.data.records import (
+    MANIFEST_NAME,
+    VOCABULARY_NAME,
+    Example,
+    Manifest,
+    PreparedSet,
+    PrepareSettings,
+    SplitManifest,
+    SplitWriter,
+    TaskConfig,
+    lengths_name,
+)
 from padir.errors import PadirError
 from padir.evaluate import decode_examples
 from padir.models import DecodeConfig
 from padir.run_directory import check_vocabulary, write_text
-from padir.translate import load
+from padir.translate import Translation, Translator, load
+from padir.types import EOS_ID
 
 
 def distill(
@@ -28,8 +43,9 @@ def distill(
     """Decodes a split with a teacher and prepares the result as a set of its own.
 
     The new set has the teacher's translations as its train split, the original pairs as its validation and
-    test splits, and the same vocabulary, so a model trained on it is evaluated like any other. Its text
-    stays beside it: `<output_dir>/text/{train,validation,test}.jsonl`, with the teacher's score.
+    test splits, and the same vocabulary and checker, so a model trained on it is evaluated like any other.
+    The teacher's text and scores stay beside it in `<output_dir>/train.jsonl`. Neither TensorFlow nor
+    Seqio is needed: SentencePiece gives the same ids as the task's own preprocessing.
 
     Args:
       run_dir: the teacher.
@@ -56,40 +72,53 @@ def distill(
     examples = source.read(range(len(source) if limit is None else min(limit, len(source))))
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label="distill")
 
-    text = directory / "text"
-    text.mkdir(parents=True, exist_ok=True)
-    # An empty hypothesis teaches nothing and is no valid target.
-    kept = [(e.source_text, t.text, t.score) for e, t in zip(examples, translations, strict=True) if t.text.strip()]
-    files = {"train": _write_pairs(text / "train.jsonl", kept)}
-    for name in data.manifest.splits.keys() & {"validation", "test"}:
-        held_out = data.split(name)
-        pairs = ((example.source_text, example.target_text, None) for example in held_out.read(range(len(held_out))))
-        files[name] = _write_pairs(text / f"{name}.jsonl", pairs)
-    manifest = data.manifest
-    task = TaskConfig(
-        "tasks.text_files",
-        f"{manifest.task.name}_distilled",
-        {
-            "format": "jsonl",
-            **files,
-            "source_language": manifest.source_language,
-            "target_language": manifest.target_language,
-        },
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(data.directory / VOCABULARY_NAME, directory / VOCABULARY_NAME)
+    splits = {"train": _write_train_split(directory, examples, translations, translator)}
+    for name in data.manifest.splits.keys() - {split}:
+        splits[name] = data.manifest.splits[name]
+        for file in (*(file for file, _ in splits[name].shards), lengths_name(name)):
+            shutil.copyfile(data.directory / file, directory / file)
+    provenance = {
+        "teacher": str(Path(run_dir).resolve()),
+        "teacher_step": translator.step,
+        "decode": repr(translator.checked(decode)),
+        "source_task": dataclasses.asdict(data.manifest.task),
+        "split": split,
+        "limit": limit,
+    }
+    manifest = dataclasses.replace(
+        data.manifest,
+        task=TaskConfig(__name__, f"{data.manifest.task.name}_distilled", provenance),
+        splits=splits,
     )
-    settings = PrepareSettings(
-        vocabulary=str(data.directory / "vocabulary.model"),
-        max_source_length=manifest.settings["max_source_length"],
-        max_target_length=manifest.settings["max_target_length"],
-    )
-    return prepare_in_process(task, directory, settings)
+    manifest.save(directory)
+    return manifest
 
 
-def _write_pairs(path: Path, pairs: Iterable[tuple[str, str, float | None]]) -> str:
-    lines = []
-    for source, target, teacher_score in pairs:
-        record = {"source": source, "target": target}
-        if teacher_score is not None:
-            record["score"] = teacher_score
+def _write_train_split(
+    directory: Path, examples: list[Example], translations: list[Translation], translator: Translator
+) -> SplitManifest:
+    """Records of (source, teacher's translation), and the same as text with the teacher's score."""
+    longest = translator.model.max_target_length
+    writer = SplitWriter(directory, "train", PrepareSettings().records_per_shard)
+    lines: list[str] = []
+    dropped = empty = 0
+    for example, translation in zip(examples, translations, strict=True):
+        target = [*translator.vocabulary.encode(translation.text), EOS_ID]
+        if len(target) == 1 or len(target) > longest:
+            # An empty hypothesis teaches nothing; one over the limit has no bucket.
+            empty, dropped = empty + (len(target) == 1), dropped + (len(target) > longest)
+            continue
+        writer.write(
+            example.source_ids,
+            np.asarray(target, np.int32),
+            example.source_text.encode("utf-8"),
+            translation.text.encode("utf-8"),
+        )
+        record = {"source": example.source_text, "target": translation.text, "score": translation.score}
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-    write_text(path, "".join(lines))
-    return str(path.resolve())
+    if empty or dropped:
+        print(f"distill: left out {empty} empty and {dropped} over-long translations", file=sys.stderr)
+    write_text(directory / "train.jsonl", "".join(lines))
+    return writer.close(dropped=dropped, truncated=0, skipped_empty=empty)

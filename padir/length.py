@@ -21,16 +21,41 @@ def prepend_length_token(source_tokens: Array, length_id: int) -> Array:
 class LengthTokenPredictor(nnx.Module):
     """Scores target lengths by the [LENGTH] token's encoder state (Ghazvininejad et al. 2019)."""
 
-    def __init__(self, max_target_length: int, features: int, *, rngs: nnx.Rngs):
+    def __init__(self, max_target_length: int, features: int, *, relative: bool = False, rngs: nnx.Rngs):
+        """Draws the embeddings of lengths.
+
+        Args:
+          max_target_length: the longest length there is.
+          features: E.
+          relative: embeddings stand for target − source length instead of the length itself. A sum is hard
+            to read off attention, which averages; a difference is small and learnt in a fraction of the steps.
+          rngs: randomness.
+        """
         # Float32 whatever the activations are: lengths decide the shape of everything after. The state is
         # RMS-normed, so 1/sqrt(E) makes the first logits of unit size.
         self.length_embed = Embed(
             max_target_length, features, dtype=jnp.dtype("float32"), rngs=rngs, stddev=features**-0.5
         )
+        self.relative = relative
 
-    def __call__(self, length_state: Array) -> Array:
-        """Encoder state of [LENGTH], [B, E] → logits [B, max_target_length]; index + 1 is the length."""
-        return self.length_embed.attend(length_state)
+    def __call__(self, length_state: Array, source_lengths: Array) -> Array:
+        """Scores every length.
+
+        Args:
+          length_state: encoder state of [LENGTH], [B, E].
+          source_lengths: [B] int32, tokens of each source, EOS counted.
+
+        Returns:
+          Logits [B, max_target_length] float32; index + 1 is the length. Differences beyond the table of a
+          relative predictor share its first or last row.
+        """
+        scores = self.length_embed.attend(length_state)
+        if not self.relative:
+            return scores
+        size = scores.shape[-1]
+        # Row `size // 2` of the table stands for equal lengths.
+        index = jnp.arange(1, size + 1)[None, :] - source_lengths[:, None] + size // 2
+        return jnp.take_along_axis(scores, jnp.clip(index, 0, size - 1), axis=1)
 
 
 def top_lengths(length_logits: Array, k: int, max_length: int) -> tuple[Array, Array]:

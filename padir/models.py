@@ -44,9 +44,11 @@ class LossConfig:
 class _Padir(nnx.Module):
     """The modules of a PaDIR model."""
 
-    def __init__(self, config: NetworkConfig, max_target_length: int, rngs: nnx.Rngs):
+    def __init__(self, config: NetworkConfig, max_target_length: int, relative_length: bool, rngs: nnx.Rngs):
         self.network = EncoderDecoder(config, rngs)
-        self.length_predictor = LengthTokenPredictor(max_target_length, config.embed_dim, rngs=rngs)
+        self.length_predictor = LengthTokenPredictor(
+            max_target_length, config.embed_dim, relative=relative_length, rngs=rngs
+        )
 
 
 class _Autoregressive(nnx.Module):
@@ -113,10 +115,12 @@ class PadirModel(_Model):
       loss: loss weights.
       corruption: noise of the first training stage.
       num_stages: training stages S; each later one learns to refine the argmax of the one before.
+      relative_length: predict target − source length instead of the length itself, as the paper does.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()
     num_stages: int = 2
+    relative_length: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -132,13 +136,14 @@ class PadirModel(_Model):
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the modules with fresh parameters."""
-        return _Padir(self.network, self.max_target_length, rngs)
+        return _Padir(self.network, self.max_target_length, self.relative_length, rngs)
 
     def encode(self, params: PyTree, source: Array, dropout_key: Array | None = None) -> tuple[Array, Array]:
         """Source [B, Ls] int32 → (encoder output [B, Ls, E], length logits [B, max_target_length])."""
         module = self.module(params)
         encoded = module.network.encode(prepend_length_token(source, self.ids.length_id), dropout_key)
-        return encoded[:, 1:], module.length_predictor(encoded[:, 0])
+        source_lengths = (source != PAD_ID).sum(-1)
+        return encoded[:, 1:], module.length_predictor(encoded[:, 0], source_lengths)
 
     def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
         """The training objective L = 1/S Σ L^(s) + length loss (paper section 4.2.2.2).

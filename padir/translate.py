@@ -58,9 +58,11 @@ class Translator:
     Each combination of (rows, padded source length, decode configuration) is compiled at its first use.
     """
 
-    def __init__(self, model: Model, params: PyTree, vocabulary: Vocabulary, *, seed: int = 0):
+    def __init__(self, model: Model, params: PyTree, vocabulary: Vocabulary, *, step: int, seed: int = 0):
+        """Places `params`, saved at training step `step`, on all devices; `seed` is of random starts."""
         self.model = model
         self.vocabulary = vocabulary
+        self.step = step
         self._mesh = sharding.make_mesh()
         self._params = jax.device_put(params, sharding.replicated(self._mesh))
         self._key = rng.stream(seed, "decode")
@@ -164,8 +166,9 @@ def load(path: str | os.PathLike, *, step: int | None = None) -> Translator:
     """
     model, vocabulary = load_model(path)
     with Checkpointer(path, read_only=True) as checkpointer:
+        step = checkpointer.latest_step() if step is None else step
         params = checkpointer.restore_params(jax.eval_shape(model.init, 0), sharding.make_mesh(), step)
-    return Translator(model, params, vocabulary)
+    return Translator(model, params, vocabulary, step=step)
 
 
 @dataclass(frozen=True)

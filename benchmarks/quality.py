@@ -1,0 +1,184 @@
+"""Quality on real text: teacher, distillation, student, evaluation. Run it as `make quality DATA=folder PRESET=cpu`.
+
+Every phase is a `padir` command with the gin files of gin/runs; this script only calls them in order and lays the
+results side by side in benchmarks/results/quality_<task>_<preset>.{json,png}. Stopped and started again, it goes on
+where it was: training resumes at its checkpoint, finished phases are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from padir import cli
+from padir.benchmark import run_facts
+from padir.data.records import MANIFEST_NAME, PreparedSet
+from padir.run_directory import write_text
+
+ROOT = Path(__file__).resolve().parent
+STEPS = (1, 2, 4, 10)
+# Updates of (teacher, student); the gin files hold everything else.
+PRESETS = {"cpu": ("runs/preset_cpu.gin", 6000, 9000), "gpu": (None, 10_000, 20_000)}
+
+
+def main() -> int:
+    """Runs the chain; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="folder with {train,valid}.{de,en}.gz")
+    parser.add_argument("--preset", choices=PRESETS, default="cpu")
+    parser.add_argument("--work", help="data sets and runs; runs/quality_<preset> by default")
+    parser.add_argument("--results", default=str(ROOT / "results"), help="where the JSON and the picture go")
+    options = parser.parse_args()
+    work = Path(options.work or f"runs/quality_{options.preset}")
+    folders = {name: work / name for name in ("data", "distilled", "teacher", "student", "results")}
+    seconds = _train_all(options.data, PRESETS[options.preset], folders, work)
+
+    results = {"AR greedy": _evaluate(folders, "teacher", "ar_greedy", [])}
+    for steps in STEPS:
+        results[f"PaDIR, {steps} step{'s' if steps > 1 else ''}"] = _evaluate(
+            folders,
+            "student",
+            f"padir_{steps}",
+            [
+                f"--gin_file=decode/padir_{steps}.gin",
+                "--gin.Refinement.num_hypotheses=3",
+                f"--baseline={folders['results'] / 'ar_greedy.txt'}",
+            ],
+        )
+    latency = _latency(folders)
+    for system, measured in zip(results, latency["systems"].values(), strict=True):
+        results[system] |= {"latency_ms": measured["latency_ms"], "speed_up": measured["speed_up"]}
+    data = PreparedSet.open(folders["data"]).manifest
+    name = f"quality_{data.task.name}_{options.preset}"
+    output = {
+        "facts": run_facts() | {"phase_seconds": seconds},
+        "preset": options.preset,
+        "train_pairs": data.splits["train"].num_examples,
+        "evaluated_on": "validation",
+        "systems": results,
+    }
+    Path(options.results).mkdir(parents=True, exist_ok=True)
+    write_text(Path(options.results) / f"{name}.json", json.dumps(output, indent=2, ensure_ascii=False) + "\n")
+    _draw(Path(options.results) / f"{name}.png", results, f"{data.task.name}, {options.preset} preset")
+    print(_table(results))
+    return 0
+
+
+def _train_all(data: str, preset: tuple, folders: dict[str, Path], work: Path) -> dict[str, float]:
+    """Trains teacher and student; returns seconds by phase, those of earlier starts added up."""
+    preset_file, teacher_steps, student_steps = preset
+    extra = [f"--gin_file={preset_file}"] if preset_file else []
+    clock = work / "seconds.json"
+    work.mkdir(parents=True, exist_ok=True)
+    seconds = json.loads(clock.read_text(encoding="utf-8")) if clock.exists() else {}
+
+    def phase(name: str, *arguments: str) -> None:
+        began = time.perf_counter()
+        _padir(*arguments)
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+        write_text(clock, json.dumps(seconds) + "\n")
+
+    phase(
+        "teacher",
+        "train",
+        "--gin_file=runs/tatoeba_de_en_ar.gin",
+        *extra,
+        f"--gin.DATA={data!r}",
+        f"--gin.DATA_DIR={str(folders['data'])!r}",
+        f"--gin.RUN_DIR={str(folders['teacher'])!r}",
+        f"--num_steps={teacher_steps}",
+    )
+    if not (folders["distilled"] / MANIFEST_NAME).exists():
+        phase(
+            "distill",
+            "distill",
+            f"--run_dir={folders['teacher']}",
+            f"--data_dir={folders['data']}",
+            f"--output_dir={folders['distilled']}",
+        )
+    phase(
+        "student",
+        "train",
+        "--gin_file=runs/tatoeba_de_en_padir.gin",
+        *extra,
+        f"--gin.INIT={str(folders['teacher'])!r}",
+        f"--gin.DATA_DIR={str(folders['distilled'])!r}",
+        f"--gin.RUN_DIR={str(folders['student'])!r}",
+        f"--num_steps={student_steps}",
+    )
+    return seconds
+
+
+def _evaluate(folders: dict[str, Path], run: str, name: str, arguments: list[str]) -> dict:
+    _padir(
+        "evaluate",
+        *arguments,
+        f"--run_dir={folders[run]}",
+        f"--data_dir={folders['data']}",
+        f"--output_dir={folders['results']}",
+        f"--name={name}",
+        "--split=validation",
+    )
+    return json.loads((folders["results"] / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _latency(folders: dict[str, Path]) -> dict:
+    output = folders["results"] / "latency.json"
+    _padir(
+        "benchmark",
+        "--gin_file=bench/ar_padir.gin",
+        f"--gin.AR_DIR={str(folders['teacher'])!r}",
+        f"--gin.PADIR_DIR={str(folders['student'])!r}",
+        # The same decoding whose quality is reported.
+        "--gin.Refinement.num_hypotheses=3",
+        f"--data_dir={folders['data']}",
+        "--split=validation",
+        f"--output={output}",
+    )
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def _padir(*arguments: str) -> None:
+    """Runs a padir command in this process; ends the script if it fails."""
+    print("padir", *arguments, file=sys.stderr)
+    status = cli.main(list(arguments))
+    if status:
+        sys.exit(status)
+
+
+def _table(results: dict[str, dict]) -> str:
+    lines = [
+        "| system | BLEU | chrF | stutter/100 words | p against AR | median ms | p99 ms | speed-up |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in results.items():
+        test = row.get("against_baseline")
+        p_value = f"{test['bleu']['p_value']:.3f}" if test else ""
+        lines.append(
+            f"| {name} | {row['bleu']:.2f} | {row['chrf']:.2f} | {row['stutter_per_100_words']:.2f} | {p_value} | "
+            f"{row['latency_ms']['median']:.2f} | {row['latency_ms']['p99']:.2f} | {row['speed_up']:.2f}x |"
+        )
+    return "\n".join(lines)
+
+
+def _draw(path: Path, results: dict[str, dict], title: str) -> None:
+    """BLEU against median latency, a point a system."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, row in results.items():
+        axes.plot(row["latency_ms"]["median"], row["bleu"], "s" if name.startswith("AR") else "o", label=name)
+    axes.set_xlabel("median milliseconds per sentence, batch 1")
+    axes.set_ylabel("sacreBLEU")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
