@@ -40,6 +40,7 @@ _DEFAULT_GIN = {"demo": ["runs/demo.gin"]}
 _FLAG_TYPES = {
     "str": str,
     "str | None": str,
+    "str | os.PathLike": str,
     "int": int,
     "int | None": int,
     "float": float,

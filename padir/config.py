@@ -136,11 +136,22 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
             if name.isidentifier() and name not in known:
                 macros = ", ".join(sorted(key for key in known if key.isidentifier())) or "none"
                 raise PadirError(f"--gin.{binding}: no gin file uses a macro {name}; macros there: {macros}")
-            gin.parse_config(binding)
+            _bind(binding)
     except (ValueError, SyntaxError, OSError, TypeError, NameError) as error:
         if isinstance(error, PadirError):
             raise
         raise PadirError(f"gin: {_one_line(error)}") from error
+
+
+def _bind(binding: str) -> None:
+    """Reads one NAME=VALUE; an error names it, since gin would say no more than 'line 1'."""
+    try:
+        gin.parse_config(binding)
+    except (ValueError, SyntaxError, TypeError, NameError) as error:
+        reason = _one_line(error)
+        if "Failed to parse token" in reason or isinstance(error, SyntaxError):
+            reason = "the value is not in gin's syntax; text needs quotes that the shell leaves alone: NAME=\"'text'\""
+        raise PadirError(f"--gin.{binding}: {reason}") from error
 
 
 def run(command: str) -> Any:
@@ -179,7 +190,10 @@ def required(command: str) -> list[str]:
         value = statements[name]
         queue += [macro for macro in re.findall(r"%(\w+)", value) if macro in statements]
         for reference in re.findall(r"@([\w./]+)", value):
-            queue += [other for other in statements if other.rsplit(".", 1)[0] == reference]
+            # @a/b/X reads what is bound to X, to a/X and to a/b/X.
+            *scopes, name = reference.split("/")
+            names = {"/".join([*scopes[:depth], name]) for depth in range(len(scopes) + 1)}
+            queue += [other for other in statements if other.rsplit(".", 1)[0] in names]
     return sorted(name for name in reached if statements[name] == "%gin.REQUIRED")
 
 

@@ -49,12 +49,14 @@ def corrupt(key: Array, targets: Array, ids: TokenIds, config: CorruptionConfig)
       config: the noise.
 
     Returns:
-      [B, Lt] int32: each non-pad token kept with `keep_probability`, else noise; padding stays.
+      [B, Lt] int32: each token kept with `keep_probability`, else noise; padding and EOS stay. EOS is no
+      secret, since the length is given, and without it a hypothesis of nothing but MASK looks the same from
+      every position: no attention could ever tell them apart.
     """
     keep_key, noise_key = jax.random.split(key)
     keep = jax.random.uniform(keep_key, targets.shape) < config.keep_probability
     noised = noise(noise_key, targets.shape, ids, config.random_probability)
-    return jnp.where(keep | (targets == PAD_ID), targets, noised)
+    return jnp.where(keep | (targets == PAD_ID) | (targets == EOS_ID), targets, noised)
 
 
 def hand_over(key: Array, prediction: Array, targets: Array, ids: TokenIds, config: CorruptionConfig) -> Array:

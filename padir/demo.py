@@ -51,7 +51,8 @@ class DemoConfig:
       batch_size: examples per update.
       teacher_steps, student_steps: updates.
       teacher_optimizer, student_optimizer: Adafactor's settings.
-      corruption, num_stages, length_loss_weight: the students' training objective.
+      corruption, num_stages, length_loss_weight, relative_length: the students' training, which starts from the
+        teacher's encoder and decoder.
       distill_sentences: how many training sentences the teacher translates; None all.
       refinement_steps: numbers of steps to compare.
       num_hypotheses: lengths tried per sentence.
@@ -74,6 +75,7 @@ class DemoConfig:
     corruption: CorruptionConfig = CorruptionConfig()
     num_stages: int = 2
     length_loss_weight: float = 1.0
+    relative_length: bool = True
     distill_sentences: int | None = None
     refinement_steps: tuple[int, ...] = (1, 2, 4, 10)
     num_hypotheses: int = 1
@@ -144,10 +146,13 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     phases.run("prepare", lambda: _prepare(config, folders["data"]))
     phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
     phases.run("distill", lambda: _distill(config, folders))
-    phases.run("train student on raw data", lambda: _train_student(config, folders["data"], folders["raw"]))
-    phases.run(
-        "train student on distilled data", lambda: _train_student(config, folders["distilled"], folders["student"])
-    )
+    for data, student in (("data", "raw"), ("distilled", "student")):
+        phases.run(
+            f"train {Path(folders[student]).name}",
+            lambda data=data, student=student: _train_student(
+                config, folders[data], folders[student], folders["teacher"]
+            ),
+        )
 
     began = time.perf_counter()
     print("[evaluate]", file=sys.stderr)
@@ -207,7 +212,7 @@ def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
     )
 
 
-def _train_student(config: DemoConfig, data_dir: str, run_dir: str) -> None:
+def _train_student(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
     _train(
         config,
         data_dir,
@@ -220,9 +225,11 @@ def _train_student(config: DemoConfig, data_dir: str, run_dir: str) -> None:
             loss=LossConfig(length_loss_weight=config.length_loss_weight),
             corruption=config.corruption,
             num_stages=config.num_stages,
+            relative_length=config.relative_length,
         ),
         config.student_steps,
         config.student_optimizer,
+        initialize_from=teacher_dir,
     )
 
 
@@ -233,6 +240,7 @@ def _train(
     model: ModelFactory,
     num_steps: int,
     optimizer: OptimizerConfig,
+    initialize_from: str | None = None,
 ) -> None:
     train(
         run_dir=run_dir,
@@ -244,6 +252,7 @@ def _train(
         optimizer=optimizer,
         cadence=Cadence(log=100, evaluate=0, checkpoint=500, keep=1),
         seed=config.seed,
+        initialize_from=initialize_from,
     )
 
 

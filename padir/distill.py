@@ -75,7 +75,10 @@ def distill(
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(data.directory / VOCABULARY_NAME, directory / VOCABULARY_NAME)
     splits = {"train": _write_train_split(directory, examples, translations, translator)}
-    for name in data.manifest.splits.keys() - {split}:
+    for name in data.manifest.splits:
+        # What was decoded is the train split now; an original one must not take its place.
+        if name in (split, "train"):
+            continue
         splits[name] = data.manifest.splits[name]
         for file in (*(file for file, _ in splits[name].shards), lengths_name(name)):
             shutil.copyfile(data.directory / file, directory / file)

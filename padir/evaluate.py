@@ -130,7 +130,8 @@ def token_stutter(translator: Translator, translations: list[Translation], examp
 
 def _read_baseline(path: str, expected: int) -> list[str]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # Only a newline ends a hypothesis; str.splitlines would also cut at Unicode's line separators.
+        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (FileNotFoundError, UnicodeDecodeError) as error:
         raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
     if len(lines) != expected:

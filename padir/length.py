@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from padir.layers import Embed
-from padir.types import Array
+from padir.layers import Dense, Embed
+from padir.types import PAD_ID, Array
 
 
 def prepend_length_token(source_tokens: Array, length_id: int) -> Array:
@@ -27,8 +27,10 @@ class LengthTokenPredictor(nnx.Module):
         Args:
           max_target_length: the longest length there is.
           features: E.
-          relative: embeddings stand for target − source length instead of the length itself. A sum is hard
-            to read off attention, which averages; a difference is small and learnt in a fraction of the steps.
+          relative: embeddings stand for target − source length instead of the length itself, and the sum of
+            the source's states is read beside the [LENGTH] token's. How much longer or shorter each word
+            comes out adds up over the source, which attention, an average, can hardly express; so the
+            difference is learnt in a fraction of the steps.
           rngs: randomness.
         """
         # Float32 whatever the activations are: lengths decide the shape of everything after. The state is
@@ -37,21 +39,26 @@ class LengthTokenPredictor(nnx.Module):
             max_target_length, features, dtype=jnp.dtype("float32"), rngs=rngs, stddev=features**-0.5
         )
         self.relative = relative
+        if relative:
+            self.sum = Dense(features, features, dtype=jnp.dtype("float32"), rngs=rngs, scale=0.1)
 
-    def __call__(self, length_state: Array, source_lengths: Array) -> Array:
+    def __call__(self, encoded: Array, source_tokens: Array) -> Array:
         """Scores every length.
 
         Args:
-          length_state: encoder state of [LENGTH], [B, E].
-          source_lengths: [B] int32, tokens of each source, EOS counted.
+          encoded: [B, Ls + 1, E] encoder output, the [LENGTH] token first.
+          source_tokens: [B, Ls] int32.
 
         Returns:
           Logits [B, max_target_length] float32; index + 1 is the length. Differences beyond the table of a
           relative predictor share its first or last row.
         """
-        scores = self.length_embed.attend(length_state)
         if not self.relative:
-            return scores
+            return self.length_embed.attend(encoded[:, 0])
+        inside = source_tokens != PAD_ID
+        total = (encoded[:, 1:].astype(jnp.float32) * inside[:, :, None]).sum(1)
+        scores = self.length_embed.attend(encoded[:, 0] + self.sum(total))
+        source_lengths = inside.sum(-1)
         size = scores.shape[-1]
         # Row `size // 2` of the table stands for equal lengths.
         index = jnp.arange(1, size + 1)[None, :] - source_lengths[:, None] + size // 2

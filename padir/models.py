@@ -142,8 +142,7 @@ class PadirModel(_Model):
         """Source [B, Ls] int32 → (encoder output [B, Ls, E], length logits [B, max_target_length])."""
         module = self.module(params)
         encoded = module.network.encode(prepend_length_token(source, self.ids.length_id), dropout_key)
-        source_lengths = (source != PAD_ID).sum(-1)
-        return encoded[:, 1:], module.length_predictor(encoded[:, 0], source_lengths)
+        return encoded[:, 1:], module.length_predictor(encoded, source)
 
     def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
         """The training objective L = 1/S Σ L^(s) + length loss (paper section 4.2.2.2).

@@ -79,13 +79,17 @@ def load_model(run_dir: str | os.PathLike) -> tuple[Model, Vocabulary]:
       PadirError: not a run directory, or its vocabulary is not the one the model was trained with.
     """
     directory = Path(run_dir)
+    path = directory / MODEL_FILE
     try:
-        stored = json.loads((directory / MODEL_FILE).read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        model, vocabulary_hash = model_from_dict(stored["model"]), stored["vocabulary_hash"]
     except FileNotFoundError:
-        raise PadirError(f"{directory / MODEL_FILE}: no such file; is this a run directory of `padir train`?") from None
+        raise PadirError(f"{path}: no such file; is this a run directory of `padir train`?") from None
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise PadirError(f"{path}: damaged, or written by another version of padir ({error!r})") from error
     vocabulary = Vocabulary.load(directory / VOCABULARY_FILE)
-    check_vocabulary(vocabulary, stored["vocabulary_hash"], directory)
-    return model_from_dict(stored["model"]), vocabulary
+    check_vocabulary(vocabulary, vocabulary_hash, directory)
+    return model, vocabulary
 
 
 def check_vocabulary(vocabulary: Vocabulary, expected_hash: str, run_dir: str | os.PathLike) -> None:

@@ -153,15 +153,15 @@ _ANIMATE = ("animate",)
 
 def _sample_sentence(rng: random.Random) -> Sentence:
     draw = rng.random()
-    if draw < 0.42:
+    if draw < 0.64:
         return Sentence(_sample_clause(rng, _PLAIN_VERBS, fronting=True), "", None, False)
-    if draw < 0.56:
+    if draw < 0.74:
         first = _sample_clause(rng, _MATRIX_VERBS, fronting=True)
         return Sentence(first, "that", _sample_clause(rng, _PLAIN_VERBS, fronting=False), False)
-    if draw < 0.66:
+    if draw < 0.8:
         first, second = (_sample_clause(rng, _PLAIN_VERBS, fronting=True) for _ in range(2))
         return Sentence(first, _pick(rng, tuple(lexicon.COORDINATORS)), second, False)
-    swapped = draw < 0.78
+    swapped = draw < 0.88
     first = _sample_clause(rng, _PLAIN_VERBS, fronting=not swapped)
     second = _sample_clause(rng, _PLAIN_VERBS, fronting=False)
     return Sentence(first, _pick(rng, tuple(lexicon.SUBORDINATORS)), second, swapped)
@@ -174,16 +174,16 @@ def _sample_clause(rng: random.Random, verbs: Sequence[str], *, fronting: bool) 
         predicate = _sample_predicate(rng, verbs)
     manner = _pick(rng, tuple(lexicon.MANNERS)) if rng.random() < 0.15 else ""
     place = None
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         place = Place(_pick(rng, tuple(lexicon.PREPOSITIONS)), _sample_noun_phrase(rng, ("place",)))
-    time = _pick(rng, tuple(lexicon.TIMES)) if rng.random() < 0.55 else ""
+    time = _pick(rng, tuple(lexicon.TIMES)) if rng.random() < 0.5 else ""
     fronts = [name for name, part in (("time", time), ("place", place)) if part]
     front = _pick(rng, fronts) if fronting and fronts and rng.random() < 0.35 else ""
     return Clause(subject, predicate, manner, place, time, front)
 
 
 def _sample_predicate(rng: random.Random, verbs: Sequence[str]) -> Predicate:
-    auxiliary = _pick(rng, tuple(lexicon.AUXILIARIES)) if rng.random() < 0.4 else ""
+    auxiliary = _pick(rng, tuple(lexicon.AUXILIARIES)) if rng.random() < 0.35 else ""
     verb = _pick(rng, verbs)
     frame = lexicon.VERBS[verb].frame
     kinds = lexicon.OBJECT_KINDS[frame]
@@ -197,7 +197,7 @@ def _sample_subject(rng: random.Random) -> NounPhrase:
         pronoun = _pick(rng, tuple(lexicon.PRONOUNS))
         return NounPhrase("", (), pronoun, lexicon.PRONOUNS[pronoun][1])
     phrase = _sample_noun_phrase(rng, _ANIMATE)
-    if phrase.determiner and rng.random() < 0.12:
+    if phrase.determiner and rng.random() < 0.08:
         return phrase._replace(relative=_sample_predicate(rng, _PLAIN_VERBS))
     return phrase
 
@@ -209,8 +209,8 @@ def _sample_noun_phrase(rng: random.Random, kinds: tuple[str, ...]) -> NounPhras
     plural = bool(lexicon.NOUNS[noun].plural) and rng.random() < 0.35
     determiner = _pick(rng, lexicon.PLURAL_DETERMINERS if plural else lexicon.SINGULAR_DETERMINERS)
     draw = rng.random()
-    quality = (_pick(rng, tuple(lexicon.QUALITIES)),) if draw < 0.32 else ()
-    size = (_pick(rng, tuple(lexicon.SIZES)),) if 0.2 < draw < 0.55 else ()
+    quality = (_pick(rng, tuple(lexicon.QUALITIES)),) if draw < 0.25 else ()
+    size = (_pick(rng, tuple(lexicon.SIZES)),) if 0.15 < draw < 0.42 else ()
     return NounPhrase(determiner, quality + size, noun, plural)
 
 

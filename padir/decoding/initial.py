@@ -1,4 +1,8 @@
-"""How to start: the first hypothesis of a refinement (layer 4)."""
+"""How to start: the first hypothesis of a refinement (layer 4).
+
+The last position of every start is EOS, as in training and as in the T5X release: the length is known,
+and a hypothesis of nothing but MASK would look the same from every position.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,24 @@ class StartPolicy(Protocol):
 
 @dataclass(frozen=True)
 class StartWithMask:
-    """Every position is MASK."""
+    """Every position is MASK, the last EOS."""
 
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
         del key
-        return jnp.where(length_mask(lengths, max_length), ids.mask_id, PAD_ID)
+        return _end(jnp.full((lengths.shape[0], max_length), ids.mask_id, jnp.int32), lengths)
 
 
 @dataclass(frozen=True)
 class StartWithRandom:
-    """Every position is a uniformly random piece, reproducible from the key."""
+    """Every position is a uniformly random piece, the last EOS; reproducible from the key."""
 
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
         tokens = jax.random.randint(key, (lengths.shape[0], max_length), EOS_ID, ids.num_pieces)
-        return jnp.where(length_mask(lengths, max_length), tokens, PAD_ID)
+        return _end(tokens, lengths)
+
+
+def _end(tokens: Array, lengths: Array) -> Array:
+    """Puts EOS at the last position of each length and padding beyond it."""
+    inside = length_mask(lengths, tokens.shape[1])
+    last = jnp.arange(tokens.shape[1]) == lengths[:, None] - 1
+    return jnp.where(inside, jnp.where(last, EOS_ID, tokens), PAD_ID)

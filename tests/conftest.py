@@ -1,0 +1,113 @@
+"""What every test shares: the devices it runs on, and reference arrays.
+
+JAX reads these variables when it is first imported, so they are set before anything else: eight simulated
+CPU devices, which is what tolerances and pinned numbers are stated for.
+"""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+GOLDEN = TESTS / "golden"
+SHARED = TESTS.parents[1] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of large shared data that lies beside a checkout; without it the test is skipped."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the shared data folder {SHARED}, which is absent")
+    return SHARED
+
+
+@pytest.fixture(scope="module")
+def quick_compiles():
+    """XLA spends no time on optimising: for modules that compile more than they compute."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """Returns load(name) -> dict of the arrays in tests/golden/<name>."""
+
+    def load(name: str) -> dict[str, np.ndarray]:
+        with np.load(GOLDEN / name) as arrays:
+            return dict(arrays)
+
+    return load
+
+
+@dataclass(frozen=True)
+class Release:
+    """A tiny model of the T5X release: our model object, its parameters, and the arrays it computed."""
+
+    model: Any
+    params: Any
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def network(self):
+        return self.model.module(self.params).network
+
+    def gradient(self, prefix: str, tree) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Pairs (ours, theirs) of each gradient below `prefix`, by T5X name."""
+        import jax
+
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {_t5x_name(path): (leaf, self.arrays[prefix + _t5x_name(path)]) for path, leaf in leaves}
+
+
+def _t5x_name(path) -> str:
+    """Our nested keys as T5X's: network/encoder/layers/0/… → encoder/layers_0/…"""
+    return "/".join(str(key.key) for key in path).removeprefix("network/").replace("layers/", "layers_")
+
+
+@pytest.fixture(scope="session")
+def release(golden):
+    """Returns open(name) -> Release, with the parameters of tests/golden/<name> in a model of ours."""
+    import jax
+    import jax.numpy as jnp
+
+    from padir.models import PadirModel
+    from padir.network import NetworkConfig
+    from padir.types import TokenIds
+
+    def open_release(name: str) -> Release:
+        arrays = golden(name)
+        network = NetworkConfig(
+            embed_dim=32,
+            num_heads=2,
+            head_dim=16,
+            mlp_dim=64,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dropout_rate=0.0,
+        )
+        # 28 pieces and 100 extra ids: MASK 127, LENGTH 125, as in the release.
+        model = PadirModel(ids=TokenIds(28), network=network, max_source_length=12, max_target_length=16)
+        shapes = jax.eval_shape(model.init, 0)
+        named = {name.removeprefix("params/") for name in arrays if name.startswith("params/")}
+        assert named == {_t5x_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
+
+        def theirs(path, shape):
+            array = arrays[f"params/{_t5x_name(path)}"]
+            assert array.shape == shape.shape, path
+            return jnp.asarray(array)
+
+        return Release(model, jax.tree_util.tree_map_with_path(theirs, shapes), arrays)
+
+    return open_release

@@ -1,0 +1,78 @@
+"""Preparation in a child process: same result, the child's messages, and no TensorFlow here."""
+
+import pytest
+
+from padir.data.prepare_process import prepare_in_process
+from padir.data.records import Manifest, PreparedSet, PrepareSettings, TaskConfig
+from padir.errors import PadirError
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Five pairs of short lines, relative to a folder."""
+    (tmp_path / "src").write_text("ab\nba\na b\nb\naab\n")
+    (tmp_path / "tgt").write_text("cd\ndc\nc d\nd\nccd\n")
+    return TaskConfig("tasks.text_files", "letters", {"folder": str(tmp_path), "train": ("src", "tgt")})
+
+
+def test_the_manifest_and_the_set(task, tmp_path, monkeypatch):
+    """From another working directory, with a relative output and options that JSON turns into lists."""
+    monkeypatch.chdir(tmp_path)
+    manifest = prepare_in_process(task, "out", PrepareSettings(num_pieces=8, splits=("train",)))
+    assert manifest == Manifest.load(tmp_path / "out")
+    assert manifest.task.options["train"] == ["src", "tgt"]
+    assert manifest.settings["splits"] == ["train"]
+    train = PreparedSet.open("out").split("train")
+    assert [(example.source_text, example.target_text) for example in train.read(range(5))] == [
+        ("ab", "cd"),
+        ("ba", "dc"),
+        ("a b", "c d"),
+        ("b", "d"),
+        ("aab", "ccd"),
+    ]
+
+
+def test_the_childs_message_is_ours(task, tmp_path):
+    (tmp_path / "tgt").write_text("cd\ndc\n\nd\nccd\n")
+    with pytest.raises(PadirError, match=r"tgt:3: empty target; remove the pair or set skip_empty=True$"):
+        prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))
+    unknown = TaskConfig("tasks.none", "none")
+    with pytest.raises(
+        PadirError, match=r"no module 'tasks\.none'; padir comes with tasks\.synthetic, tasks\.text_files$"
+    ):
+        prepare_in_process(unknown, tmp_path / "out", PrepareSettings(num_pieces=8))
+
+
+def test_this_process_stays_free_of_tensorflow(task, tmp_path, run_python):
+    code = (
+        "import sys\n"
+        "from padir.data.prepare_process import prepare_in_process\n"
+        "from padir.data.records import PrepareSettings, TaskConfig\n"
+        "options = {'folder': sys.argv[1], 'train': ('src', 'tgt')}\n"
+        "task = TaskConfig('tasks.text_files', 'letters', options)\n"
+        "manifest = prepare_in_process(task, sys.argv[2], PrepareSettings(num_pieces=8))\n"
+        "assert manifest.splits['train'].num_examples == 5\n"
+        "assert not {'tensorflow', 'seqio', 'tasks', 'padir.data.prepare'} & set(sys.modules)"
+    )
+    done = run_python(code, tmp_path, tmp_path / "out", cwd="/")
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_missing_extra_says_what_to_install(task, tmp_path, monkeypatch):
+    """A Python without Seqio: a folder that shadows it with a module that is not there."""
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / "seqio.py").write_text("raise ModuleNotFoundError(\"No module named 'seqio'\", name='seqio')\n")
+    monkeypatch.syspath_prepend(str(shadow))
+    message = r"preparing data needs seqio, which is not installed: pip install 'padir\[data\]'"
+    with pytest.raises(PadirError, match=message):
+        prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))
+
+
+def test_a_crash_is_not_the_users_fault(task, tmp_path, monkeypatch):
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / "seqio.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(shadow))
+    with pytest.raises(RuntimeError, match=r"preparing .*out failed with status 1; its traceback is above"):
+        prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))

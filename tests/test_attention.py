@@ -1,0 +1,97 @@
+"""Attention against numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from padir.attention import KeyValue, MultiHeadAttention
+from padir.types import MASKED_LOGIT
+
+HEADS, WIDTH, FEATURES = 2, 3, 5
+
+
+@pytest.fixture(scope="module")
+def attention():
+    return MultiHeadAttention(
+        FEATURES,
+        HEADS,
+        WIDTH,
+        dropout_rate=0.5,
+        dtype=jnp.dtype("float32"),
+        rngs=nnx.Rngs(params=jax.random.key(0)),
+    )
+
+
+def random(*shape, seed):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def plain_attention(attention, x, memory, bias):
+    """One head and one query at a time."""
+    kernels = {name: np.asarray(getattr(attention, name).kernel[...]) for name in ("query", "key", "value", "out")}
+    batch, queries, keys = x.shape[0], x.shape[1], memory.shape[1]
+    weights = np.zeros((batch, HEADS, queries, keys))
+    mixed = np.zeros((batch, queries, HEADS * WIDTH))
+    for b in range(batch):
+        for h in range(HEADS):
+            columns = slice(h * WIDTH, (h + 1) * WIDTH)
+            key, value = memory[b] @ kernels["key"][:, columns], memory[b] @ kernels["value"][:, columns]
+            for q in range(queries):
+                logits = key @ (x[b, q] @ kernels["query"][:, columns]) + bias[b, h, q]
+                exponentials = np.exp(logits - logits.max())
+                weights[b, h, q] = exponentials / exponentials.sum()
+                mixed[b, q, columns] = weights[b, h, q] @ value
+    return mixed @ kernels["out"], weights
+
+
+def test_attention_against_plain_loops(attention):
+    x, memory, bias = random(2, 4, FEATURES, seed=1), random(2, 6, FEATURES, seed=2), random(2, HEADS, 4, 6, seed=3)
+    output, weights = attention(jnp.asarray(x), attention.key_value(jnp.asarray(memory)), jnp.asarray(bias))
+    expected_output, expected_weights = plain_attention(attention, x, memory, bias)
+    np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
+    np.testing.assert_allclose(output, expected_output, atol=1e-5)
+
+
+def test_masked_keys_weigh_exactly_nothing_and_a_blind_query_stays_finite(attention):
+    x, memory = jnp.asarray(random(1, 2, FEATURES, seed=1)), jnp.asarray(random(1, 3, FEATURES, seed=2))
+    bias = jnp.array([[0.0, MASKED_LOGIT, 0.0], [MASKED_LOGIT] * 3])[None, None]
+    weights = attention.weights(x, attention.key_value(memory).key, bias)
+    assert (weights[:, :, 0, 1] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+    # The mask swamps whatever the blind query thought of each key.
+    np.testing.assert_allclose(weights[:, :, 1], 1 / 3, atol=1e-6)
+
+
+def test_the_query_initialisation_carries_the_scale():
+    wide = MultiHeadAttention(
+        256, 4, 64, dropout_rate=0.0, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(params=jax.random.key(1))
+    )
+    assert float(wide.query.kernel[...].std()) == pytest.approx(1 / np.sqrt(256 * 64), rel=0.02)
+    assert float(wide.key.kernel[...].std()) == pytest.approx(1 / np.sqrt(256), rel=0.02)
+
+
+def test_dropout_reaches_what_is_applied_but_not_the_reported_weights(attention):
+    x = jnp.asarray(random(1, 4, FEATURES, seed=1))
+    keys, bias = attention.key_value(x), jnp.zeros((1, 1, 4, 4))
+    plain_output, plain_weights = attention(x, keys, bias)
+    output, weights = attention(x, keys, bias, jax.random.key(5))
+    np.testing.assert_array_equal(weights, plain_weights)
+    assert not np.allclose(output, plain_output)
+
+
+def test_weights_are_float32_in_a_bfloat16_model():
+    narrow = MultiHeadAttention(
+        FEATURES,
+        HEADS,
+        WIDTH,
+        dropout_rate=0.0,
+        dtype=jnp.dtype("bfloat16"),
+        rngs=nnx.Rngs(params=jax.random.key(0)),
+    )
+    x = jnp.asarray(random(1, 4, FEATURES, seed=1))
+    keys = narrow.key_value(x)
+    assert isinstance(keys, KeyValue) and keys.key.dtype == jnp.bfloat16
+    output, weights = narrow(x, keys, jnp.zeros((1, 1, 4, 4)))
+    assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)

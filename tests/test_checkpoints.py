@@ -1,0 +1,139 @@
+"""What is saved is what comes back; kills, other models and missing steps are told apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from padir.checkpoints import Checkpointer
+from padir.errors import PadirError
+from padir.sharding import make_mesh, replicated
+from padir.train_state import TrainState
+
+PARAMS = {"dense": {"kernel": (2, 3)}, "norm": {"scale": (3,)}}
+
+
+@pytest.fixture
+def mesh():
+    return make_mesh()
+
+
+def state_of(step, mesh, shapes=PARAMS):
+    """A state on all devices whose every number depends on the step."""
+    keys = iter(jax.random.split(jax.random.key(step), 10))
+
+    def draw(shape):
+        return jax.random.normal(next(keys), shape)
+
+    params = jax.tree.map(draw, shapes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    opt_state = ({"count": jnp.int32(step), "v": jax.tree.map(jnp.square, params)}, ())
+    state = TrainState(jnp.int32(step), params, opt_state)
+    return jax.device_put(state, replicated(mesh))
+
+
+def save(run_dir, mesh, *steps, keep=3):
+    with Checkpointer(run_dir, keep=keep) as checkpointer:
+        for step in steps:
+            checkpointer.save(state_of(step, mesh))
+
+
+def assert_equal(restored, expected):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored), jax.device_get(expected))
+
+
+def test_a_whole_state_comes_back(tmp_path, mesh):
+    save(tmp_path, mesh, 5, 7)
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.latest_step() == 7
+        restored = checkpointer.restore(state_of(0, mesh))
+        assert_equal(restored, state_of(7, mesh))
+        assert restored.params["norm"]["scale"].sharding == replicated(mesh)
+        assert_equal(checkpointer.restore(state_of(0, mesh), step=5), state_of(5, mesh))
+
+
+def test_only_the_newest_are_kept(tmp_path, mesh):
+    save(tmp_path, mesh, 1, 2, 3, 4, keep=2)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()) == [3, 4]
+
+
+def test_a_step_that_is_saved_already_is_left_as_it_is(tmp_path, mesh):
+    save(tmp_path, mesh, 3)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state_of(4, mesh).replace(step=jnp.int32(3)))
+    with Checkpointer(tmp_path) as checkpointer:
+        assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(3, mesh))
+
+
+def test_parameters_alone_onto_other_devices(tmp_path, mesh):
+    save(tmp_path, mesh, 6, 8)
+    one = make_mesh(jax.devices()[:1])
+    abstract = jax.eval_shape(lambda: state_of(0, mesh).params)
+    with Checkpointer(tmp_path, read_only=True) as checkpointer:
+        newest = checkpointer.restore_params(abstract, one)
+        assert_equal(newest, state_of(8, mesh).params)
+        assert newest["dense"]["kernel"].devices() == {jax.devices()[0]}
+        assert_equal(checkpointer.restore_params(abstract, one, step=6), state_of(6, mesh).params)
+
+
+def test_no_such_checkpoint_names_those_there_are(tmp_path, mesh):
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.latest_step() is None
+        with pytest.raises(PadirError, match=r"checkpoints: no checkpoint of step None; steps there: none"):
+            checkpointer.restore(state_of(0, mesh))
+    save(tmp_path, mesh, 2, 4)
+    with (
+        Checkpointer(tmp_path, read_only=True) as checkpointer,
+        pytest.raises(PadirError, match=r"no checkpoint of step 3; steps there: 2, 4$"),
+    ):
+        checkpointer.restore(state_of(0, mesh), step=3)
+
+
+def test_another_model(tmp_path, mesh):
+    save(tmp_path, mesh, 2)
+    others = {
+        "another shape": {"dense": {"kernel": (2, 4)}, "norm": {"scale": (3,)}},
+        "a parameter more": PARAMS | {"head": {"kernel": (2,)}},
+    }
+    for shapes in others.values():
+        with (
+            Checkpointer(tmp_path, read_only=True) as checkpointer,
+            pytest.raises(PadirError, match=r"checkpoints/2: cannot be restored into this model; it was saved by"),
+        ):
+            checkpointer.restore(state_of(0, mesh, shapes))
+
+
+def test_a_reader_needs_a_run(tmp_path):
+    with pytest.raises(PadirError, match=r"checkpoints: no such folder; is .* a run directory of `padir train`\?"):
+        Checkpointer(tmp_path, read_only=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_kill_left_half_written_is_ignored_and_overwritten(tmp_path, mesh):
+    """A save writes into `<step>.orbax-checkpoint-tmp…` and renames it last."""
+    save(tmp_path, mesh, 2)
+    folder = tmp_path / "checkpoints"
+    half = folder / "4.orbax-checkpoint-tmp"
+    (half / "params").mkdir(parents=True)
+    (half / "params" / "manifest.ocdbt").write_bytes(b"half")
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.latest_step() == 2
+        assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(2, mesh))
+        checkpointer.save(state_of(4, mesh))
+    with Checkpointer(tmp_path, read_only=True) as checkpointer:
+        assert checkpointer.latest_step() == 4
+        assert_equal(
+            checkpointer.restore_params(jax.eval_shape(lambda: state_of(0, mesh).params), mesh),
+            state_of(4, mesh).params,
+        )
+
+
+def test_damage_is_named(tmp_path, mesh):
+    save(tmp_path, mesh, 2)
+    for path in (tmp_path / "checkpoints" / "2" / "params").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:7])
+    with (
+        Checkpointer(tmp_path, read_only=True) as checkpointer,
+        pytest.raises(PadirError, match=r"checkpoints/2: cannot be restored .* or is damaged"),
+    ):
+        checkpointer.restore(state_of(0, mesh))

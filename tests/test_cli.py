@@ -1,0 +1,199 @@
+"""The `padir` command as a user types it: flags, help, exit status, one line for every mistake."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from padir import __version__, cli, config
+from padir.data.records import Manifest
+from padir.decoding.refinement import Refinement
+
+
+@pytest.fixture
+def padir(capsys):
+    """Returns padir(*arguments) -> (status, standard output, standard error)."""
+
+    def call(*arguments):
+        try:
+            status = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse's own way out
+            status = stop.code
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_evaluate_with_flags_and_a_decode_file(padir, tiny, tmp_path):
+    arguments = ["--gin_file=decode/padir_2.gin", "--gin.Refinement.target_buckets=(16,)", f"--run_dir={tiny.padir}"]
+    status, _, _ = padir(
+        "evaluate",
+        *arguments,
+        f"--data_dir={tiny.data}",
+        f"--output_dir={tmp_path}",
+        "--name=two",
+        "--batch_size",
+        "16",
+    )
+    assert status == 0
+    stored = json.loads((tmp_path / "two.json").read_text(encoding="utf-8"))
+    assert stored["decode"] == repr(Refinement(num_steps=2, target_buckets=(16,)))
+    operative = (tmp_path / "two.gin").read_text()
+    for line in ("evaluate.batch_size = 16", "evaluate.name = 'two'", "Refinement.num_steps = 2"):
+        assert line in operative.splitlines()
+
+
+def test_benchmark_of_the_gin_file(padir, tiny, tmp_path):
+    output = tmp_path / "latency.json"
+    arguments = [f"--gin.AR_DIR='{tiny.ar}'", f"--gin.PADIR_DIR='{tiny.padir}'", "--gin.Refinement.target_buckets=()"]
+    status, out, _ = padir(
+        "benchmark",
+        "--gin_file=bench/ar_padir.gin",
+        *arguments,
+        f"--data_dir={tiny.data}",
+        f"--output={output}",
+        "--num_sentences=1",
+        "--repeats=2",
+    )
+    assert status == 0
+    systems = json.loads(output.read_text())["systems"]
+    assert list(systems) == ["AR greedy", *(f"PaDIR, {n} step{'s' * (n > 1)}" for n in (1, 2, 4, 10))]
+    assert [re.search(r"num_steps=(\d+)", s["decode"])[1] for s in list(systems.values())[1:]] == ["1", "2", "4", "10"]
+    assert {system["latency_ms"]["n"] for system in systems.values()} == {2}
+    assert out.splitlines()[2].startswith("| AR greedy |")
+    assert "benchmark.repeats = 2" in (tmp_path / "latency.json.gin").read_text()
+
+
+def test_prepare(padir, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("ab\tcd\nba\tdc\na b\tc d\n")
+    status, out, err = padir(
+        "prepare",
+        "--gin.prepare.task=@TaskConfig()",
+        "--gin.TaskConfig.module='tasks.text_files'",
+        "--gin.TaskConfig.name='pairs'",
+        f"--gin.TaskConfig.options={{'train': '{tmp_path / 'pairs.tsv'}', 'format': 'tsv'}}",
+        "--gin.prepare.settings=@PrepareSettings()",
+        "--gin.PrepareSettings.num_pieces=8",
+        f"--output_dir={tmp_path / 'out'}",
+    )
+    assert status == 0, err
+    assert Manifest.load(tmp_path / "out").splits["train"].num_examples == 3
+    assert "PrepareSettings.num_pieces = 8" in (tmp_path / "out" / "prepare.gin").read_text()
+
+
+MISTAKES = {
+    "unknown gin file": (["train", "--gin_file=nowhere.gin"], "nowhere.gin"),
+    "unknown name": (["train", "--gin.Trian.seed=1"], "Trian"),
+    "unknown parameter": (["train", "--gin.train.sed=1"], "sed"),
+    "unknown macro": (
+        ["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATADIR='x'"],
+        "no gin file uses a macro DATADIR",
+    ),
+    "unquoted string": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR=x"], "DATA_DIR"),
+    "value missing": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR='x'"], "give a value for RUN_DIR"),
+    "nothing given": (["distill"], "no value for run_dir, data_dir, output_dir"),
+    "no run": (["translate", "--run_dir=nowhere"], "nowhere/model.json: no such file"),
+    "no set": (["distill", "--run_dir=x", "--data_dir=y", "--output_dir=out"], "no such file"),
+    "bad format": (["translate", "--run_dir=x", "--output_format=csv"], "choose lines or jsonl"),
+}
+
+
+@pytest.mark.parametrize("arguments, part", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_and_status_2(padir, arguments, part, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = padir(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"padir {arguments[0]}: ") and err.count("\n") == 1, err
+    assert part in err
+
+
+def test_arguments_that_do_not_exist(padir):
+    status, _, err = padir("train", "--batch-size=8")
+    assert status == 2
+    assert err.splitlines()[-1].endswith("unknown argument '--batch-size=8'; see padir train --help")
+    status, _, err = padir("trian")
+    assert status == 2 and "invalid choice: 'trian'" in err
+    status, _, err = padir()
+    assert status == 2 and "COMMAND" in err
+    status, _, err = padir("train", "--batch_size=many")
+    assert status == 2 and "invalid int value: 'many'" in err
+
+
+@pytest.mark.parametrize("command", cli.SUMMARIES)
+def test_help(padir, command):
+    status, out, _ = padir(command, "--help")
+    assert status == 0
+    assert f"example:\n  {cli.EXAMPLES[command]}\n" in out
+    for flag in (
+        "--gin_file FILE",
+        "--gin_search_path DIR",
+        "--gin.NAME=VALUE",
+        *(f"--{f}" for f in cli._flags(command)),
+    ):
+        assert flag in out
+
+
+def test_every_command_has_its_summary_example_and_place():
+    assert set(cli.SUMMARIES) == set(cli.EXAMPLES) == set(config.COMMANDS) == set(config._OPERATIVE_FILES)
+
+
+def test_flags_are_the_plain_parameters():
+    assert list(cli._flags("translate")) == ["run_dir", "inputs", "output", "output_format", "rejects", "batch_size"]
+    assert "decode" not in cli._flags("evaluate") and "limit" in cli._flags("distill")
+
+
+def test_several_inputs(padir, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(config, "run", lambda command: seen.update(config._statements()))
+    status, _, _ = padir("translate", "--inputs", "a", "b.gz", "--run_dir=it's")
+    assert status == 0
+    assert seen["translate.inputs"] == "['a', 'b.gz']"
+    assert eval(seen["translate.run_dir"]) == "it's"
+
+
+def test_version_and_overview(padir):
+    assert padir("--version") == (0, f"padir {__version__}\n", "")
+    status, out, _ = padir("--help")
+    assert status == 0
+    for command, summary in cli.SUMMARIES.items():
+        assert re.search(rf"{command} +{re.escape(summary[:40])}", out)
+
+
+def test_interrupt(padir, monkeypatch):
+    def interrupt(command):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "run", interrupt)
+    assert padir("translate") == (130, "", "padir translate: interrupted\n")
+
+
+def test_a_defect_keeps_its_traceback(padir, monkeypatch):
+    def crash(command):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(config, "run", crash)
+    with pytest.raises(ZeroDivisionError):
+        padir("translate")
+
+
+def test_import_padir_and_its_help_start_no_jax(run_python):
+    done = run_python(
+        "import sys, padir\nassert not {'jax', 'numpy', 'flax'} & set(sys.modules), 'import'\n"
+        "from padir import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "assert 'jax' not in sys.modules, 'help'"
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_installed_command_works_from_anywhere(tmp_path):
+    """It finds the gin files that come with it, and a gin file in the working directory."""
+    (tmp_path / "mine.gin").write_text("# Mine.\ninclude 'runs/synthetic_ar.gin'\nDATA_DIR = 'x'\n")
+    padir = os.path.join(os.path.dirname(sys.executable), "padir")
+    done = subprocess.run([padir, "train", "--gin_file=mine.gin"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "padir train: give a value for RUN_DIR (--gin.RUN_DIR=…)\n"
+    assert done.returncode == 2

@@ -1,0 +1,123 @@
+"""Binding names: what gin may set, and one clear line for whatever it may not."""
+
+import pytest
+
+import gin
+from padir import config
+from padir.errors import PadirError
+
+
+def failure(files=(), bindings=(), **options):
+    with pytest.raises(PadirError) as raised:
+        config.parse(files, bindings, **options)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_later_bindings_win(tmp_path):
+    (tmp_path / "mine.gin").write_text("# Mine.\ninclude 'models/tiny.gin'\nNetworkConfig.mlp_dim = 100\n")
+    config.parse([str(tmp_path / "mine.gin")], ["NetworkConfig.mlp_dim = 200", "MAX_LENGTH=20"])
+    assert gin.query_parameter("NetworkConfig.mlp_dim") == 200
+    assert gin.query_parameter("NetworkConfig.embed_dim") == 128
+    assert config._statements()["MAX_LENGTH"] == "20"
+
+
+def test_each_parse_starts_afresh():
+    config.parse([], ["train.seed = 5"])
+    config.parse([], [])
+    assert config._statements() == {}
+
+
+def test_statements_are_whole_however_long_they_are():
+    options = {f"option_{number}": ["a" * 40, number] for number in range(12)}
+    config.parse([], [f"TaskConfig.options = {options!r}", "train.buckets = (8, 16)", "one/System.name = 'x'"])
+    statements = config._statements()
+    assert eval(statements["TaskConfig.options"]) == options
+    assert statements["train.buckets"] == "(8, 16)"
+    assert statements["one/System.name"] == "'x'"
+
+
+def test_search_path(tmp_path):
+    (tmp_path / "mine.gin").write_text("# Mine.\ntrain.seed = 7\n")
+    config.parse(["mine.gin"], [], [str(tmp_path)])
+    assert gin.query_parameter("train.seed") == 7
+
+
+def test_unknown_names_and_bad_values(tmp_path):
+    assert "nowhere.gin" in failure(["nowhere.gin"])
+    assert "Trian" in failure([], ["Trian.seed = 1"])
+    message = failure([], ["train.sed = 1"])
+    assert "train" in message and "sed" in message
+    assert "seed" in failure([], ["train.seed = unquoted"]) or "unquoted" in failure([], ["train.seed = unquoted"])
+    (tmp_path / "bad.gin").write_text("# Bad.\ntrain.seed = 1\ntrain.num_steps = = 2\n")
+    message = failure([str(tmp_path / "bad.gin")])
+    assert "bad.gin" in message and "3" in message
+    (tmp_path / "unknown.gin").write_text("# Unknown.\n\nNetworkConfig.width = 1\n")
+    message = failure([str(tmp_path / "unknown.gin")])
+    assert "width" in message and "unknown.gin" in message and "line 3" in message
+
+
+def test_a_misspelt_macro_names_the_macros_there_are():
+    message = failure(["runs/base.gin"], ["DATADIR='x'"])
+    assert message == "--gin.DATADIR='x': no gin file uses a macro DATADIR; macros there: DATA_DIR, RUN_DIR"
+    assert failure([], ["X=1"]) == "--gin.X=1: no gin file uses a macro X; macros there: none"
+
+
+def test_required_names_only_what_the_command_reads():
+    config.parse(["runs/tatoeba_de_en_padir.gin"], [])
+    assert config.required("train") == ["DATA_DIR", "INIT", "RUN_DIR"]
+    assert config.required("evaluate") == ["DATA_DIR", "RUN_DIR"]
+    assert config.required("translate") == ["RUN_DIR"]
+    config.parse(["runs/tatoeba_de_en_padir.gin"], ["INIT='x'", "RUN_DIR='y'"])
+    assert config.required("train") == ["DATA_DIR"]
+    config.parse(["bench/ar_padir.gin"], ["AR_DIR='x'"])
+    assert config.required("benchmark") == ["PADIR_DIR"]
+
+
+def run_failure(command):
+    with pytest.raises(PadirError) as raised:
+        config.run(command)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_values_still_required_are_named():
+    config.parse(["runs/synthetic_ar.gin"], [])
+    assert run_failure("train") == "give a value for DATA_DIR, RUN_DIR (--gin.DATA_DIR=… --gin.RUN_DIR=…)"
+
+
+def test_parameters_that_nobody_bound_are_named():
+    config.parse([], ["evaluate.run_dir = 'x'", "evaluate.name = 'y'"])
+    message = run_failure("evaluate")
+    assert message.startswith("no value for data_dir, output_dir; name a --gin_file that sets it, or give")
+    assert "--gin.evaluate.data_dir=…" in message
+
+
+def test_fields_of_a_dataclass_that_nobody_bound_are_named(tmp_path):
+    config.parse([], [f"prepare.output_dir = '{tmp_path}'", "prepare.task = @TaskConfig()", "TaskConfig.name = 'x'"])
+    assert run_failure("prepare") == "no value for TaskConfig.module; bind it in a gin file or with --gin.NAME=VALUE"
+
+
+def test_errors_of_a_dataclass_lose_gins_appendix(tmp_path):
+    bindings = [
+        f"train.run_dir = '{tmp_path}'",
+        "train.data_dir = 'x'",
+        "train.model = @PadirModel",
+        "train.num_steps = 1",
+    ]
+    bindings += ["train.batch_size = 1", "train.buckets = (8,)", "train.optimizer = @OptimizerConfig()"]
+    config.parse([], [*bindings, "OptimizerConfig.warmup_steps = -3"])
+    assert run_failure("train") == "OptimizerConfig.warmup_steps: -3 is negative"
+
+
+def test_the_operative_configuration_can_be_read_again(tiny, tmp_path):
+    """Evaluating from the file beside a result gives the same result."""
+    results = tmp_path / "results"
+    given = {"run_dir": tiny.ar, "data_dir": tiny.data, "output_dir": results, "name": "ar", "split": "validation"}
+    bindings = [f"evaluate.{name} = '{value}'" for name, value in given.items()]
+    config.parse(["decode/ar_greedy.gin"], [*bindings, "Autoregressive.alpha = 0.5"])
+    first = config.run("evaluate")
+    assert "alpha=0.5" in first["decode"]
+    config.parse([str(results / "ar.gin")], [])
+    assert config.run("evaluate") == first

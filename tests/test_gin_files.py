@@ -1,0 +1,126 @@
+"""Every gin file parses, says first what it claims, and resolves to the objects that it names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gin as gin_config
+from padir import config
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.refinement import Refinement
+from padir.models import AutoregressiveModel, PadirModel
+from padir.types import TokenIds
+
+FOLDER = config.gin_folder()
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin"))
+RUNS = [name for name in FILES if name.startswith("runs/") and re.search(r"(_ar|_padir)\.gin$", name)]
+DECODES = [name for name in FILES if name.startswith("decode/")]
+
+
+def supply(names):
+    """Bindings for whatever a file leaves REQUIRED."""
+    return [f"{name}='supplied'" for name in names]
+
+
+def left_required():
+    return [name for name, value in config._statements().items() if value == "%gin.REQUIRED"]
+
+
+def test_there_are_files():
+    assert len(FILES) > 15 and RUNS and DECODES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_opens_with_what_it_claims(name):
+    first = (FOLDER / name).read_text(encoding="utf-8").splitlines()[0]
+    assert re.match(r"# .{20,}", first), f"{name} begins with {first!r}"
+    assert max(len(line) for line in (FOLDER / name).read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_parses_with_its_required_names_supplied(name):
+    # Fragments that go on top of a size need one: they say so in their first lines.
+    files = ["models/tiny.gin", name] if "MAX_LENGTH" in (FOLDER / name).read_text() else [name]
+    config.parse(files, [])
+    config.parse(files, supply(left_required()))
+    assert left_required() == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_names_everything_that_training_needs(name):
+    config.parse([name], [])
+    missing = config.required("train")
+    assert "RUN_DIR" in missing and "DATA_DIR" in missing
+    config.parse([name], supply(missing))
+    assert config.required("train") == []
+    values = {
+        parameter: gin_config.query_parameter(f"train.{parameter}")
+        for parameter in ("num_steps", "batch_size", "buckets")
+    }
+    assert values["num_steps"] > values["batch_size"] > 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_runs_model_is_built(name):
+    config.parse([name], [])
+    config.parse([name], supply(left_required()))
+    reference = gin_config.query_parameter("train.model")
+    model = reference.scoped_configurable_fn(TokenIds(390))
+    kind = AutoregressiveModel if name.endswith("_ar.gin") else PadirModel
+    assert type(model) is kind
+    assert model.network.causal is (kind is AutoregressiveModel)
+    buckets = gin_config.query_parameter("train.buckets")
+    assert buckets == tuple(sorted(buckets)) and buckets[-1] == model.max_source_length == model.max_target_length
+    for parameter in ("train.optimizer", "train.cadence"):
+        gin_config.query_parameter(parameter).scoped_configurable_fn()
+    optimizer = gin_config.query_parameter("train.optimizer").scoped_configurable_fn()
+    num_steps = gin_config.query_parameter("train.num_steps")
+    assert float(optimizer.schedule(num_steps)(optimizer.warmup_steps)) == pytest.approx(optimizer.peak_learning_rate)
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_a_decode_file_is_what_its_name_says(name):
+    config.parse([name], [])
+    decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
+    assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
+    steps = re.search(r"padir_(\d+)", name)
+    if steps:
+        # The paper's recipe, which is also the default.
+        assert decode == Refinement(num_steps=int(steps.group(1)))
+    else:
+        assert decode == Autoregressive()
+
+
+@pytest.mark.parametrize("extra, count", [([], 66_997_760), (["models/autoregressive.gin"], 60_506_624)])
+def test_the_papers_sizes(extra, count):
+    config.parse(["models/paper_base.gin", *extra], [])
+    model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(32_000))
+    assert model.parameter_count() == count
+
+
+def test_the_cpu_preset_goes_on_top_of_either_run():
+    for kind in ("ar", "padir"):
+        config.parse([f"runs/tatoeba_de_en_{kind}.gin", "runs/preset_cpu.gin"], [])
+        config.parse([f"runs/tatoeba_de_en_{kind}.gin", "runs/preset_cpu.gin"], supply(left_required()))
+        assert gin_config.query_parameter("train.batch_size") == 128
+        model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(2000))
+        assert (model.network.embed_dim, model.network.num_decoder_layers) == (128, 3)
+
+
+def test_the_benchmark_names_its_systems():
+    config.parse(["bench/ar_padir.gin"], ["AR_DIR='a'", "PADIR_DIR='p'"])
+    systems = [reference.scoped_configurable_fn for reference in gin_config.query_parameter("benchmark.systems")]
+    assert len(systems) == 5
+
+
+def test_the_demo_is_complete():
+    config.parse(["runs/demo.gin"], [])
+    demo = gin_config.query_parameter("demo.config").scoped_configurable_fn()
+    assert demo.buckets[-1] == demo.max_length == 48
+    assert demo.refinement_steps == (1, 2, 4, 10)
+    assert config.required("demo") == []
+
+
+def test_no_package_shadows_gin():
+    assert not list(Path(FOLDER).rglob("__init__.py"))

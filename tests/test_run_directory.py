@@ -1,0 +1,127 @@
+"""A run directory opens without its gin files, and only as the run it is."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from padir.corruption import CorruptionConfig
+from padir.data import vocabulary as vocabulary_lib
+from padir.data.vocabulary import Vocabulary
+from padir.errors import PadirError
+from padir.models import AutoregressiveModel, LossConfig, PadirModel
+from padir.network import NetworkConfig
+from padir.run_directory import load_model, model_from_dict, model_to_dict, save_model, write_text
+from padir.types import TokenIds
+
+SMALL = NetworkConfig(
+    embed_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=3,
+    num_decoder_layers=2,
+    mlp_activation="gated-gelu",
+    tied_logits=False,
+    max_positions=40,
+    dropout_rate=0.25,
+    dtype="bfloat16",
+)
+PADIR = PadirModel(
+    TokenIds(30, extra_ids=10),
+    SMALL,
+    max_source_length=20,
+    max_target_length=24,
+    loss=LossConfig(label_smoothing=0.1, z_loss=1e-4, length_loss_weight=0.3),
+    corruption=CorruptionConfig(keep_probability=0.3, random_probability=0.5),
+    num_stages=3,
+    relative_length=True,
+)
+AR = AutoregressiveModel(
+    TokenIds(30), NetworkConfig(causal=True, positional_attention=False, num_heads=3), 9, 11, LossConfig(z_loss=0.5)
+)
+
+
+@pytest.fixture(scope="module")
+def vocabularies(tmp_path_factory):
+    """Two vocabularies that differ."""
+    folder = tmp_path_factory.mktemp("vocabularies")
+    for name, text in (("one", "ab"), ("two", "cd")):
+        vocabulary_lib.train([text] * 20, folder / name, num_pieces=6)
+    return Vocabulary.load(folder / "one"), Vocabulary.load(folder / "two")
+
+
+@pytest.mark.parametrize("model", [PADIR, AR], ids=["padir", "ar"])
+def test_a_model_survives_json(model):
+    stored = json.loads(json.dumps(model_to_dict(model)))
+    again = model_from_dict(stored)
+    assert again == model
+    assert hash(again) == hash(model)
+    assert stored["kind"] == {PadirModel: "padir", AutoregressiveModel: "autoregressive"}[type(model)]
+
+
+def test_every_option_is_stored():
+    stored = model_to_dict(PADIR)
+    assert stored["corruption"] == {"keep_probability": 0.3, "random_probability": 0.5}
+    assert (stored["num_stages"], stored["relative_length"], stored["network"]["dtype"]) == (3, True, "bfloat16")
+    assert stored["network"]["vocab_size"] == 128
+
+
+def test_save_and_load(tmp_path, vocabularies):
+    one, _ = vocabularies
+    save_model(tmp_path / "run", PADIR, one)
+    model, vocabulary = load_model(tmp_path / "run")
+    assert (model, vocabulary.hash) == (PADIR, one.hash)
+    assert vocabulary.path.parent == tmp_path / "run"
+    save_model(tmp_path / "run", PADIR, one)  # The same again changes nothing.
+    assert load_model(tmp_path / "run")[0] == PADIR
+
+
+def test_another_configuration_is_named(tmp_path, vocabularies):
+    one, two = vocabularies
+    save_model(tmp_path, PADIR, one)
+    other = dataclasses.replace(PADIR, loss=dataclasses.replace(PADIR.loss, z_loss=0.25))
+    end = r"\); choose another run_dir, or delete this one$"
+    with pytest.raises(
+        PadirError, match=rf"another configuration \(model\.loss\.z_loss: 0\.0001 there, 0\.25 now{end}"
+    ):
+        save_model(tmp_path, other, one)
+    with pytest.raises(PadirError, match=r"\(model\.corruption: .* there, None now|model\.kind"):
+        save_model(tmp_path, AR, one)
+    with pytest.raises(PadirError, match=rf"\(vocabulary_hash: '{one.hash}' there, '{two.hash}' now{end}"):
+        save_model(tmp_path, PADIR, two)
+
+
+def test_another_vocabulary_in_the_run(tmp_path, vocabularies):
+    one, two = vocabularies
+    save_model(tmp_path, PADIR, one)
+    (tmp_path / "vocabulary.model").write_bytes(two.path.read_bytes())
+    message = f"vocabulary hash {two.hash[:12]} differs from {one.hash[:12]}, which the model in"
+    with pytest.raises(PadirError, match=re.escape(message)):
+        load_model(tmp_path)
+
+
+def test_not_a_run_directory(tmp_path):
+    with pytest.raises(PadirError, match=r"model\.json: no such file; is this a run directory of `padir train`\?"):
+        load_model(tmp_path / "nowhere")
+
+
+def test_a_damaged_description_is_named(tmp_path, vocabularies):
+    save_model(tmp_path, PADIR, vocabularies[0])
+    path = tmp_path / "model.json"
+    whole = path.read_text()
+    for damaged in (whole[: len(whole) // 2], "{}", whole.replace('"z_loss"', '"zloss"')):
+        path.write_text(damaged)
+        with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged"):
+            load_model(tmp_path)
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "text"
+    write_text(path, "vorher\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "neu \ud800")
+    assert path.read_text(encoding="utf-8") == "vorher\n"
+    write_text(path, "Tür\n")
+    assert path.read_bytes() == "Tür\n".encode()

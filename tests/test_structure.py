@@ -1,0 +1,122 @@
+"""The map of DESIGN section 1, checked against what modules really import."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = (
+    ("types", "rng", "sharding", "errors", "progress"),
+    ("masks", "layers", "attention", "cache"),
+    ("network", "length"),
+    ("corruption", "losses"),
+    ("decoding",),
+    ("models",),
+    ("data",),
+    ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
+    ("train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
+    ("config", "cli"),
+)
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "clu"}
+MODULES = sorted((ROOT / "padir").rglob("*.py"))
+ALL = [*MODULES, *sorted((ROOT / "tasks").rglob("*.py"))]
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+KNOWN = {module_name(path) for path in MODULES}
+
+
+def imports(path):
+    """Dotted names of everything a module imports, wherever in it; of `from a import b` a.b if that is a module."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (whole & KNOWN) | ({node.module} if whole - KNOWN else set())
+    return found
+
+
+def layer(module):
+    return LAYER[module.split(".")[1]]
+
+
+GRAPH = {
+    module_name(path): {name for name in imports(path) if name.startswith("padir.")}
+    for path in MODULES
+    if path != ROOT / "padir" / "__init__.py"
+}
+
+
+def test_every_module_has_its_layer():
+    assert {name.split(".")[1] for name in GRAPH} == set(LAYER)
+
+
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_a_module_imports_only_from_layers_above(module):
+    below = {name for name in GRAPH[module] if layer(name) > layer(module)}
+    assert not below, f"{module} is in layer {layer(module)} and imports {sorted(below)}"
+
+
+def test_no_cycles():
+    order, open_modules = [], []
+
+    def visit(module):
+        assert module not in open_modules, " imports ".join([*open_modules[open_modules.index(module) :], module])
+        if module in order:
+            return
+        open_modules.append(module)
+        for name in sorted(GRAPH.get(module, ())):
+            visit(name)
+        order.append(open_modules.pop())
+
+    for module in sorted(GRAPH):
+        visit(module)
+    assert set(GRAPH) <= set(order)
+
+
+def test_only_preparation_and_tasks_import_tensorflow():
+    guilty = {module_name(path) for path in ALL if {name.split(".")[0] for name in imports(path)} & TENSORFLOW}
+    assert "padir.data.prepare" in guilty
+    assert {name for name in guilty if not name.startswith("tasks")} == {"padir.data.prepare"}
+
+
+def test_only_config_imports_gin():
+    assert {module_name(path) for path in ALL if "gin" in {n.split(".")[0] for n in imports(path)}} == {"padir.config"}
+
+
+def test_only_preparation_imports_tasks_and_itself_is_imported_by_one_child_process():
+    users = {module_name(path) for path in MODULES if {name.split(".")[0] for name in imports(path)} & {"tasks"}}
+    assert users == {"padir.data.prepare"}
+    assert {name for name, found in GRAPH.items() if "padir.data.prepare" in found} == {"padir.data.prepare_process"}
+
+
+@pytest.mark.parametrize("path", ALL, ids=module_name)
+def test_files_and_functions_are_short_and_have_docstrings(path):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    if text:
+        assert ast.get_docstring(tree), f"{path} does not say what it is"
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            length = node.end_lineno - node.lineno + 1 - (docstring.count("\n") + 1 if docstring else 0)
+            assert length <= 60, f"{path}: {node.name} has {length} lines besides its docstring"
+
+
+def test_nothing_shadows_gin_config():
+    assert not list((ROOT / "gin").rglob("__init__.py"))
+
+
+def test_every_gin_file_begins_with_a_comment():
+    for path in (ROOT / "gin").rglob("*.gin"):
+        assert path.read_text(encoding="utf-8").startswith("# "), path

@@ -1,0 +1,334 @@
+"""Training end to end: metrics, kill and resume, what is refused, and starting from another run."""
+
+import dataclasses
+import gzip
+import json
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from padir.checkpoints import Checkpointer
+from padir.data import synthetic
+from padir.data.records import Manifest, PreparedSet, PrepareSettings, TaskConfig
+from padir.errors import PadirError
+from padir.metrics.writers import read_metrics
+from padir.optimizers import OptimizerConfig
+from padir.run_directory import load_model, save_model
+from padir.sharding import make_mesh
+from padir.train import Cadence, MetricWindow, start_from
+from padir.types import TokenIds
+
+TASK = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
+
+
+def digest_of(params):
+    """A few numbers that tell parameters apart to the last bit."""
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(jax.device_get(params))]
+
+
+def test_metrics_of_a_run(tiny):
+    lines = read_metrics(tiny.padir / "metrics" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
+    first, last = lines[0], lines[-1]
+    model_metrics = {
+        "loss",
+        "loss/length",
+        "loss/stage_1",
+        "loss/stage_2",
+        "token_accuracy/stage_1",
+        "token_accuracy/stage_2",
+        "length_accuracy",
+    }
+    loop_metrics = {"gradient_norm", "learning_rate", "tokens_per_second", "compile_seconds"}
+    assert set(first) == {"step", *(f"train/{name}" for name in model_metrics | loop_metrics)}
+    assert set(last) - set(first) == {f"validation/{name}" for name in model_metrics}
+    assert "validation/loss" in lines[2]
+    # 400 ids: a uniform guess costs 6 nats.
+    assert last["train/loss/stage_1"] < first["train/loss/stage_1"] < 7
+    assert last["validation/loss/stage_2"] < math.log(300) - 1
+    assert last["train/token_accuracy/stage_1"] > first["train/token_accuracy/stage_1"]
+    schedule = OptimizerConfig(peak_learning_rate=0.1, warmup_steps=4).schedule(120)
+    for line in lines:
+        mean = np.mean([schedule(step) for step in range(line["step"] - 20, line["step"])])
+        assert line["train/learning_rate"] == pytest.approx(mean, rel=1e-4)
+        assert line["train/tokens_per_second"] > 0
+    # Both buckets are compiled in the first interval, and never again.
+    assert first["train/compile_seconds"] > 0
+    assert {line["train/compile_seconds"] for line in lines[1:]} == {0.0}
+
+
+def test_metrics_of_an_autoregressive_run(tiny):
+    last = read_metrics(tiny.ar / "metrics" / "metrics.jsonl")[-1]
+    assert last["train/loss"] == last["train/loss/stage_1"]
+    assert not [name for name in last if "length" in name or "stage_2" in name]
+    assert last["validation/token_accuracy/stage_1"] > 0.2
+
+
+def test_what_a_run_leaves(tiny):
+    assert {path.name for path in tiny.padir.iterdir()} == {"model.json", "vocabulary.model", "checkpoints", "metrics"}
+    assert [
+        int(path.name) for path in sorted((tiny.padir / "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
+    ] == [60, 120]
+    model, vocabulary = load_model(tiny.padir)
+    assert model == tiny.model()(TokenIds(300))
+    assert vocabulary.hash == PreparedSet.open(tiny.data).manifest.vocabulary_hash
+    assert list((tiny.padir / "metrics").glob("events.out.tfevents.*"))
+
+
+def test_a_finished_run_returns_at_once(tiny, monkeypatch, capfd):
+    monkeypatch.setattr("padir.train.make_train_step", lambda *arguments: pytest.fail("trains again"))
+    state = tiny.train(tiny.padir, num_steps=120)
+    assert int(state.step) == 120
+    with Checkpointer(tiny.padir, read_only=True) as checkpointer:
+        saved = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
+    assert digest_of(saved) == digest_of(state.params)
+    assert f"{tiny.padir}: resuming at step 120 of 120" in capfd.readouterr().err
+
+
+_TRAIN = """
+import hashlib, json, os, signal, sys
+sys.path.insert(0, {root!r})
+import jax, numpy as np
+from conftest import Tiny
+from padir.checkpoints import Checkpointer
+from padir.train import Cadence
+tiny = Tiny({data!r}, None, None)
+save = Checkpointer.save
+def save_and_die(self, state):
+    save(self, state)
+    if int(state.step) == 4:
+        self._manager.wait_until_finished()
+    if int(state.step) == 8:
+        os.kill(os.getpid(), signal.SIGKILL)  # While the second save is being written.
+def train(run_dir):
+    state = tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=0, checkpoint=4))
+    leaves = jax.tree.leaves(jax.device_get(state))
+    return hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+"""
+
+
+def test_a_killed_run_ends_as_if_it_never_had_been(tiny, run_python, tmp_path, request):
+    """SIGKILL in the middle of a save, then again from the start of the command: bit-identical, TensorFlow-free."""
+    prelude = _TRAIN.format(root=str(request.config.rootpath), data=str(tiny.data))
+    killed = run_python(prelude + "Checkpointer.save = save_and_die\ntrain(sys.argv[1])", tmp_path / "killed")
+    assert killed.returncode == -9, killed.stderr.decode()
+    with Checkpointer(tmp_path / "killed", read_only=True) as checkpointer:
+        assert checkpointer.latest_step() in (4, 8)
+        resumed_from = checkpointer.latest_step()
+
+    done = run_python(
+        prelude
+        + "digests = [train(path) for path in sys.argv[1:]]\n"
+        + "found = sorted({'tensorflow', 'seqio', 'tensorflow_text', 'clu'} & set(sys.modules))\n"
+        + "print(json.dumps([digests, found]))",
+        tmp_path / "killed",
+        tmp_path / "straight",
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (resumed, straight), tensorflow = json.loads(done.stdout.splitlines()[-1])
+    assert resumed == straight
+    assert tensorflow == []
+    assert f"killed: resuming at step {resumed_from} of 12" in done.stderr.decode()
+    # The metrics file has every interval once, with the same losses.
+    lines = {name: read_metrics(tmp_path / name / "metrics" / "metrics.jsonl") for name in ("killed", "straight")}
+    losses = {name: [(line["step"], line["train/loss"]) for line in rows] for name, rows in lines.items()}
+    assert losses["killed"] == losses["straight"]
+    assert [step for step, _ in losses["straight"]] == [2, 4, 6, 8, 10, 12]
+
+
+def test_the_command_prepares_a_missing_set_in_a_process_of_its_own(run_python, tmp_path):
+    """`padir train` on line-aligned files, one of them compressed; the training process never loads TensorFlow."""
+    for split, count in (("train", 300), ("validation", 20)):
+        pairs = list(synthetic.generate(count, seed=split, ambiguity=0.0))
+        (tmp_path / f"{split}.en").write_text("".join(f"{source}\n" for source, _ in pairs), encoding="utf-8")
+        text = "".join(f"{target}\n" for _, target in pairs).encode()
+        (tmp_path / f"{split}.de.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "run.gin").write_text(
+        "# Text files.\n"
+        "include 'models/tiny.gin'\n"
+        "include 'runs/base.gin'\n"
+        "TaskConfig.module = 'tasks.text_files'\n"
+        "TaskConfig.name = 'mine'\n"
+        f"TaskConfig.options = {{'folder': '{tmp_path}', 'train': ('train.en', 'train.de.gz'),"
+        " 'validation': ('validation.en', 'validation.de.gz')}\n"
+        "PrepareSettings.num_pieces = 200\n"
+        "MAX_LENGTH = 24\n"
+        "NetworkConfig.embed_dim = 16\n"
+        "NetworkConfig.num_encoder_layers = 1\n"
+        "NetworkConfig.num_decoder_layers = 1\n"
+        "OptimizerConfig.warmup_steps = 1\n"
+        "train.num_steps = 2\n"
+        "train.batch_size = 4\n"
+        "train.buckets = (24,)\n"
+    )
+    code = (
+        "import sys\nfrom padir import cli\n"
+        "status = cli.main(['train', '--gin_file=run.gin', '--gin.DATA_DIR=\"data\"', '--run_dir=run'])\n"
+        "assert not {'tensorflow', 'seqio'} & set(sys.modules)\n"
+        "sys.exit(status)"
+    )
+    done = run_python(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "data: nothing prepared there yet; preparing task mine" in done.stderr.decode()
+    manifest = Manifest.load(tmp_path / "data")
+    assert (manifest.task.module, manifest.task.name, manifest.num_pieces) == ("tasks.text_files", "mine", 200)
+    train = manifest.splits["train"]
+    assert train.num_examples + train.dropped == 300
+    assert train.num_examples > 30 and train.dropped > 30
+    (line,) = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    assert line["step"] == 2 and line["validation/loss"] > 0
+    operative = (tmp_path / "run" / "train.gin").read_text()
+    assert re.search(r"^train\.num_steps = 2$", operative, re.MULTILINE)
+    assert re.search(r"^NetworkConfig\.embed_dim = 16$", operative, re.MULTILINE)
+
+
+def test_a_set_of_another_task(tiny, tmp_path):
+    def train(task):
+        with pytest.raises(PadirError) as raised:
+            tiny.train(tmp_path / "run", task=task, settings=PrepareSettings(num_pieces=300))
+        assert not (tmp_path / "run").exists()
+        return str(raised.value).removeprefix(f"{tiny.data}: ")
+
+    remedy = "; choose another data_dir, or delete this one"
+    assert train(TaskConfig("tasks.synthetic", "other", TASK)) == (
+        f"holds task name 'tiny', but the configuration asks for 'other'{remedy}"
+    )
+    assert train(TaskConfig("tasks.text_files", "tiny", TASK)) == (
+        f"holds task module 'tasks.synthetic', but the configuration asks for 'tasks.text_files'{remedy}"
+    )
+    assert "holds task options" in train(TaskConfig("tasks.synthetic", "tiny", TASK | {"ambiguity": 0.25}))
+
+
+def test_no_set_and_no_task(tiny, tmp_path):
+    with pytest.raises(PadirError, match="no prepared data set here .* build it with `padir prepare`"):
+        tiny.train(tmp_path / "run", data_dir=str(tmp_path / "nothing"))
+
+
+def test_a_bucket_longer_than_the_model(tiny, tmp_path):
+    message = r"train\.buckets: 40 is longer than the model allows \(32\); drop that bucket"
+    with pytest.raises(PadirError, match=message):
+        tiny.train(tmp_path / "run", buckets=(16, 40))
+
+
+def test_buckets_too_short_for_the_data(tiny, tmp_path):
+    with pytest.raises(PadirError, match=r"longer than the largest bucket \(16, 16\); the longest source has"):
+        tiny.train(tmp_path / "run", buckets=(8, 16))
+
+
+def test_a_batch_that_devices_cannot_share(tiny, tmp_path):
+    with pytest.raises(PadirError, match="batch_size 12 does not divide evenly over 8 devices: choose a multiple of 8"):
+        tiny.train(tmp_path / "run", batch_size=12)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_configuration(tiny):
+    with pytest.raises(PadirError, match=r"another configuration \(model\.network\.mlp_dim: 64 there, 48 now\)"):
+        tiny.train(tiny.padir, model=tiny.model(mlp_dim=48))
+
+
+def test_a_missing_split(tiny, tmp_path):
+    with pytest.raises(PadirError, match="no split 'dev'; it has train, validation, test"):
+        tiny.train(tmp_path / "run", eval_split="dev")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
+    reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
+    with pytest.raises(PadirError, match=r"step 4: the training loss is nan; lower .*peak_learning_rate"):
+        tiny.train(tmp_path / "run", "ar", optimizer=reckless)
+    with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
+        assert checkpointer.latest_step() is None
+
+
+def test_an_interval_is_averaged_and_timed(monkeypatch):
+    """Two updates of 10 and 30 tokens in 5 seconds, of which 1 compiled: 10 tokens a second."""
+
+    class Steps:
+        compile_seconds = 7.0
+
+    clock = iter([100.0, 105.0])
+    monkeypatch.setattr("padir.train.time.perf_counter", lambda: next(clock))
+    window = MetricWindow(Steps)
+    window.add({"loss": np.float32(1.0), "tokens": np.int32(10)})
+    window.add({"loss": np.float32(2.0), "tokens": np.int32(30)})
+    Steps.compile_seconds = 8.0
+    assert window.finish(2) == {"train/loss": 1.5, "train/tokens_per_second": 10.0, "train/compile_seconds": 1.0}
+
+
+@pytest.fixture
+def vocabulary(tiny):
+    return PreparedSet.open(tiny.data).vocabulary()
+
+
+def test_starting_from_a_teacher(tiny, vocabulary, capfd):
+    """What both have is the teacher's, bit for bit; positional attention and the length head stay fresh."""
+    fresh = tiny.model()(TokenIds(300)).init(1)
+    mesh = make_mesh()
+    started = dict(jax.tree_util.tree_leaves_with_path(start_from(fresh, str(tiny.ar), vocabulary, mesh)))
+    with Checkpointer(tiny.ar, read_only=True) as checkpointer:
+        abstract = jax.eval_shape(tiny.model("ar")(TokenIds(300)).init, 0)
+        teacher = dict(jax.tree_util.tree_leaves_with_path(checkpointer.restore_params(abstract, mesh)))
+    own = set()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fresh):
+        expected = teacher.get(path, leaf)
+        np.testing.assert_array_equal(started[path], expected)
+        if path not in teacher:
+            own.add(jax.tree_util.keystr(path, simple=True, separator="/"))
+    assert own == {
+        "length_predictor/length_embed/embedding",
+        "network/decoder/abs_pos_embed/embedding",
+        "network/decoder/layers/0/pre_positional_attention_layer_norm/scale",
+        *(f"network/decoder/layers/0/positional_attention/{name}/kernel" for name in ("query", "key", "value", "out")),
+    }
+    assert teacher.keys() <= started.keys()
+    assert f"starting from {tiny.ar}; 7 parameters are fresh: " in capfd.readouterr().err
+
+
+def test_train_starts_from_another_run_only_once(tiny, tmp_path):
+    """With a learning rate of nothing the result is the start; resumed, the run does not start over."""
+    still = OptimizerConfig(peak_learning_rate=1e-30, floor_learning_rate=1e-30, warmup_steps=1)
+    state = tiny.train(tmp_path / "run", "ar", num_steps=2, optimizer=still, initialize_from=str(tiny.ar))
+    with Checkpointer(tiny.ar, read_only=True) as checkpointer:
+        teacher = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
+    assert digest_of(state.params) == digest_of(teacher)
+    again = tiny.train(tmp_path / "run", "ar", num_steps=2, optimizer=still, initialize_from="nowhere")
+    assert digest_of(again.params) == digest_of(teacher)
+
+
+def test_starting_from_what_does_not_fit(tiny, vocabulary, tmp_path):
+    mesh = make_mesh()
+    wide = tiny.model(mlp_dim=48)(TokenIds(300)).init(1)
+    with pytest.raises(PadirError, match=r"network/.*mlp/.* has shape \(32, 64\), this model's has \(32, 48\)"):
+        start_from(wide, str(tiny.ar), vocabulary, mesh)
+    other = dataclasses.replace(PreparedSet.open(tiny.data).manifest, vocabulary_hash="0" * 64)
+    with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
+        start_from(wide, str(tmp_path), vocabulary, mesh)
+    assert other.vocabulary_hash != vocabulary.hash
+
+
+def test_starting_under_another_vocabulary(tiny, vocabulary, tmp_path):
+    from padir.data import vocabulary as vocabulary_lib
+
+    vocabulary_lib.train(["ab"] * 20, tmp_path / "other.model", num_pieces=6)
+    other = vocabulary_lib.Vocabulary.load(tmp_path / "other.model")
+    with pytest.raises(PadirError, match=f"vocabulary hash {other.hash[:12]} differs from {vocabulary.hash[:12]}"):
+        start_from({}, str(tiny.ar), other, make_mesh())
+
+
+def test_a_run_without_a_checkpoint_cannot_be_started_from(tiny, vocabulary, tmp_path):
+    save_model(tmp_path, tiny.model("ar")(TokenIds(300)), vocabulary)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(PadirError, match="no checkpoint of step None; steps there: none"):
+        start_from({}, str(tmp_path), vocabulary, make_mesh())
+
+
+def test_cadence_decides_what_is_written(tiny, tmp_path):
+    """Log every 3, evaluate never but at the end, keep one checkpoint of those every 4."""
+    cadence = Cadence(log=3, evaluate=0, checkpoint=4, keep=1)
+    tiny.train(tmp_path / "run", "ar", num_steps=10, cadence=cadence)
+    lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [3, 4, 6, 8, 9, 10]
+    assert [line["step"] for line in lines if "validation/loss" in line] == [10]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["10"]

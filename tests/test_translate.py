@@ -1,0 +1,258 @@
+"""Translating from Python and from files: order, batches, bad input, counts."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import padir
+from padir.data.records import PreparedSet
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.translate import SOURCE_BUCKETS, Translation, _bucket, translate_files
+from padir.types import EOS_ID
+
+# Two target buckets instead of eight: each is compiled anew for every shape of a batch.
+DECODE = Refinement(num_steps=3, target_buckets=(16,))
+
+
+@pytest.fixture(scope="module")
+def translator(tiny):
+    return padir.load(tiny.padir)
+
+
+@pytest.fixture(scope="module")
+def texts(tiny, translator):
+    """Sources of the test split that fit the model, of many lengths, unsorted."""
+    test = PreparedSet.open(tiny.data).split("test")
+    every = [example.source_text for example in test.read(range(len(test)))]
+    chosen = [text for text in every if len(translator.vocabulary.encode(text)) < 32][:20]
+    lengths = [len(translator.vocabulary.encode(text)) for text in chosen]
+    assert len(chosen) == 20 and lengths != sorted(lengths)
+    assert len({_bucket(length + 1, 32) for length in lengths}) > 1
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def translations(translator, texts):
+    found = translator.translate(texts, DECODE)
+    # The tests below tell orders apart by this.
+    assert len({translation.text for translation in found}) > 5
+    return found
+
+
+def assert_same(ours, theirs):
+    """Equal in everything, scores up to the rounding of another batch shape."""
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.text, one.steps_run, one.predicted_length) == (other.text, other.steps_run, other.predicted_length)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_load_opens_the_newest_checkpoint_or_the_one_asked_for(tiny, translator, texts):
+    assert translator.step == 120
+    earlier = padir.load(tiny.padir, step=60)
+    assert earlier.step == 60
+    assert earlier.translate(texts[:1], DECODE)[0].score != translator.translate(texts[:1], DECODE)[0].score
+    with pytest.raises(PadirError, match="no checkpoint of step 7; steps there: 60, 120"):
+        padir.load(tiny.padir, step=7)
+
+
+def test_batches_and_neighbours_change_nothing(translator, texts, translations):
+    assert_same(translator.translate(texts, DECODE, batch_size=1), translations)
+    assert_same(translator.translate(texts, DECODE, batch_size=7), translations)
+    assert_same(translator.translate(texts[::-1], DECODE)[::-1], translations)
+
+
+def test_autoregressive_batches_change_nothing(tiny, texts):
+    translator = padir.load(tiny.ar)
+    together = translator.translate(texts)
+    assert len({translation.text for translation in together}) > 5
+    assert_same(translator.translate(texts, batch_size=1), together)
+    for translation in together:
+        assert translation.steps_run == translation.predicted_length
+        assert translation.hypotheses == ((translation.text, translation.score),)
+
+
+def test_one_text_by_hand(translator, texts, translations):
+    """The same, from the model's own decode and SentencePiece."""
+    ids = [*translator.vocabulary.encode(texts[0]), EOS_ID]
+    hypotheses = translator.decode_ids([ids], DECODE)
+    assert translations[0].text == translator.vocabulary.decode(hypotheses.tokens[0, 0].tolist())
+    assert translations[0].predicted_length == hypotheses.predicted_lengths[0, 0]
+    assert 1 <= translations[0].steps_run <= 3
+    # Eight devices share the rows; those beyond the first are padding.
+    assert hypotheses.tokens.shape == (8, 1, 32)
+
+
+def test_every_hypothesis_is_listed_best_first(translator, texts):
+    for translation in translator.translate(texts[:5], Refinement(num_hypotheses=3, target_buckets=())):
+        scores = [score for _, score in translation.hypotheses]
+        assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+        assert translation.hypotheses[0] == (translation.text, translation.score)
+
+
+def test_nothing_to_translate(translator):
+    assert translator.translate([]) == []
+
+
+def test_texts_that_cannot_be_translated_name_their_position(translator):
+    with pytest.raises(PadirError, match="^text 2: empty text: there is nothing to translate$"):
+        translator.translate(["a dog", "  "])
+    with pytest.raises(PadirError, match=r"^text 1: source of \d+ tokens is longer than the 32 the model allows"):
+        translator.translate(["a dog " * 40])
+
+
+def test_the_longest_source_the_model_allows(translator):
+    word = "the "
+    pieces = len(translator.vocabulary.encode(word * 5))
+    assert pieces == 5, "this word should be one piece"
+    assert len(translator.tokenize(word * 31)) == 32
+    assert translator.translate([word * 31], DECODE)[0].predicted_length <= 32
+    with pytest.raises(PadirError, match="source of 33 tokens is longer than the 32 the model allows: split it"):
+        translator.tokenize(word * 32)
+
+
+def test_a_decode_configuration_of_the_other_kind(tiny, translator):
+    with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel; use Refinement"):
+        translator.translate(["a dog"], Autoregressive())
+    with pytest.raises(PadirError, match="Refinement does not fit a AutoregressiveModel; use Autoregressive"):
+        padir.load(tiny.ar).translate(["a dog"], Refinement())
+
+
+@pytest.mark.parametrize(
+    "length, longest, bucket", [(1, 32, 8), (8, 32, 8), (9, 32, 16), (25, 32, 32), (33, 40, 40), (600, 700, 700)]
+)
+def test_source_buckets(length, longest, bucket):
+    assert _bucket(length, longest) == bucket
+    assert tuple(sorted(SOURCE_BUCKETS)) == SOURCE_BUCKETS
+
+
+BAD = [b"", b"\xff\xfe Hund", b"a dog " * 40]
+REASONS = [
+    "empty text: there is nothing to translate",
+    "invalid UTF-8 at byte 1",
+    "source of 81 tokens is longer than the 32 the model allows: split it",
+]
+
+
+@pytest.fixture
+def files(tmp_path, texts):
+    """Two inputs, the second compressed; the first has three bad lines between good ones."""
+    first = [texts[0].encode(), BAD[0], texts[1].encode(), BAD[1], BAD[2]]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(first) + b"\n")
+    # Line ends of Windows, and none after the last line.
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress("\r\n".join(texts[2:20]).encode()))
+    return [str(tmp_path / "a.txt"), str(tmp_path / "b.txt.gz")]
+
+
+def test_files_to_lines(tiny, files, tmp_path, translations, capfd):
+    output = tmp_path / "out.txt"
+    counts = translate_files(run_dir=str(tiny.padir), inputs=files, output=str(output), decode=DECODE, batch_size=2)
+    assert (counts.read, counts.translated, counts.rejected) == (23, 20, 3)
+    rejects = f"{output}.rejects.jsonl"
+    assert f"read 23 lines: 20 translated, 3 rejected; rejects in {rejects}\n" in capfd.readouterr().err
+    expected = [translation.text for translation in translations]
+    # Line n translates line n: rejected lines leave empty ones.
+    assert output.read_text(encoding="utf-8").split("\n") == [expected[0], "", expected[1], "", "", *expected[2:], ""]
+    records = [json.loads(line) for line in Path(rejects).read_text(encoding="utf-8").splitlines()]
+    assert [(record["file"], record["line"]) for record in records] == [(files[0], 2), (files[0], 4), (files[0], 5)]
+    assert [record["reason"] for record in records[:2]] == REASONS[:2]
+    assert records[2]["reason"].endswith("tokens is longer than the 32 the model allows: split it")
+    assert [record["text"] for record in records] == ["", "\\xff\\xfe Hund", BAD[2].decode()]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_files_to_jsonl(tiny, files, tmp_path, translations):
+    output = tmp_path / "out.jsonl"
+    rejects = tmp_path / "bad"
+    translate_files(
+        run_dir=str(tiny.padir),
+        inputs=files,
+        output=str(output),
+        output_format="jsonl",
+        rejects=str(rejects),
+        decode=DECODE,
+    )
+    records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    places = [(files[0], 1), (files[0], 3), *((files[1], number) for number in range(1, 19))]
+    assert [(record.pop("file"), record.pop("line")) for record in records] == places
+    assert all(set(record) == {"text", "score", "steps_run", "predicted_length"} for record in records)
+    assert_same([Translation(**record) for record in records], translations)
+    assert len(rejects.read_text().splitlines()) == 3
+
+
+def test_without_rejects_there_is_no_rejects_file(tiny, files, tmp_path, capfd):
+    output = tmp_path / "out.txt"
+    stale = tmp_path / "out.txt.rejects.jsonl"
+    stale.write_text("of an earlier job\n")
+    counts = translate_files(run_dir=str(tiny.padir), inputs=files[1:], output=str(output), decode=DECODE)
+    assert (counts.read, counts.translated, counts.rejected) == (18, 18, 0)
+    assert capfd.readouterr().err.endswith("read 18 lines: 18 translated, 0 rejected\n")
+    assert not stale.exists()
+
+
+def test_an_empty_file(tiny, tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    counts = translate_files(run_dir=str(tiny.padir), inputs=[str(tmp_path / "empty")], output=str(tmp_path / "out"))
+    assert (counts.read, counts.translated, counts.rejected) == (0, 0, 0)
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_nothing_but_rejects(tiny, tmp_path):
+    (tmp_path / "in").write_bytes(b"\n\n")
+    counts = translate_files(run_dir=str(tiny.padir), inputs=[str(tmp_path / "in")], output=str(tmp_path / "out"))
+    assert (counts.read, counts.translated, counts.rejected) == (2, 0, 2)
+    assert (tmp_path / "out").read_bytes() == b"\n\n"
+
+
+def test_bad_arguments(tiny, tmp_path, files):
+    out = str(tmp_path / "out")
+    with pytest.raises(PadirError, match=r"nowhere\.txt: no such input file"):
+        translate_files(run_dir=str(tiny.padir), inputs=[*files, "nowhere.txt"], output=out)
+    with pytest.raises(PadirError, match=r"translate\.output_format: unknown 'csv'; choose lines or jsonl"):
+        translate_files(run_dir=str(tiny.padir), inputs=files, output=out, output_format="csv")
+    with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel"):
+        translate_files(run_dir=str(tiny.padir), inputs=files, output=out, decode=Autoregressive())
+    with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
+        translate_files(run_dir=str(tmp_path), inputs=files, output=out)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_compressed_file_is_named_and_leaves_no_output(tiny, files, tmp_path):
+    whole = (tmp_path / "b.txt.gz").read_bytes()
+    (tmp_path / "b.txt.gz").write_bytes(whole[:-20])
+    with pytest.raises(PadirError, match=r"b\.txt\.gz: cannot be read after line \d+: "):
+        translate_files(run_dir=str(tiny.padir), inputs=files, output=str(tmp_path / "out"), decode=DECODE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_standard_input_to_standard_output(tiny, run_python, tmp_path, texts, translations):
+    """Also on one device instead of eight."""
+    code = "import sys\nfrom padir import cli\nsys.exit(cli.main(sys.argv[1:]))"
+    given = "\n".join([texts[0], "", texts[1]]).encode()
+    bindings = [
+        "--gin.translate.decode=@Refinement()",
+        "--gin.Refinement.num_steps=3",
+        "--gin.Refinement.target_buckets=(16,)",
+    ]
+    done = run_python(code, "translate", f"--run_dir={tiny.padir}", *bindings, cwd=tmp_path, input=given)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().split("\n") == [translations[0].text, "", translations[1].text, ""]
+    messages = done.stderr.decode().splitlines()
+    assert messages == ["read 3 lines: 2 translated, 1 rejected; rejects in rejects.jsonl"]
+    assert json.loads((tmp_path / "rejects.jsonl").read_text())["line"] == 2
+
+
+def test_a_random_start_depends_on_the_seed_alone(tiny, texts):
+    from padir.decoding.initial import StartWithRandom
+    from padir.translate import Translator
+
+    first = padir.load(tiny.padir)
+    decode = Refinement(num_steps=1, start=StartWithRandom(), target_buckets=())
+    scores = [t.score for t in first.translate(texts[:8], decode)]
+    np.testing.assert_allclose([t.score for t in first.translate(texts[:8], decode)], scores)
+    other = Translator(first.model, first._params, first.vocabulary, step=first.step, seed=1)
+    assert [t.score for t in other.translate(texts[:8], decode)] != scores
