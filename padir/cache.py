@@ -40,10 +40,3 @@ def write(layer: KeyValue, new: KeyValue, position: Array) -> KeyValue:
         layer,
         new,
     )
-
-
-def filled_mask(cache: DecoderCache, queries: int) -> Array:
-    """Keys visible to `queries` new positions written at `cache.position`: [1, 1, queries, max_length] bool."""
-    max_length = cache.layers[0].key.shape[1]
-    query_positions = cache.position + jnp.arange(queries)
-    return (jnp.arange(max_length)[None, :] <= query_positions[:, None])[None, None]

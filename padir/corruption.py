@@ -73,6 +73,8 @@ def hand_over(key: Array, prediction: Array, targets: Array, ids: TokenIds, conf
       [B, Lt] int32: predictions, their stutter noised again, padding kept.
     """
     inside = targets != PAD_ID
+    # What decoding puts back at the last position is the start's EOS.
     noised = noise(key, prediction.shape, ids, config.random_probability)
+    noised = jnp.where(targets == EOS_ID, EOS_ID, noised)
     tokens = jnp.where(stutter_mask(prediction, inside), noised, prediction)
     return jnp.where(inside, tokens, PAD_ID)

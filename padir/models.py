@@ -304,9 +304,12 @@ class AutoregressiveModel(_Model):
             output = network.decode(last[:, None], plan, cache)
             return forbid_reserved(network.logits(output.hidden)[:, 0], self.ids), output.cache
 
-        # A row that only pads the batch has nothing to say; started as done, it cannot hold the others up.
+        # A row that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
+        # a row may write depends on its own source alone, never on the bucket it is padded to.
+        source_lengths = (source != PAD_ID).sum(-1)
+        limits = config.max_length(source_lengths, self.max_target_length)
         state = autoregressive.greedy_decode(
-            step, network.empty_cache(rows, max_length), (source != PAD_ID).any(-1), max_length
+            step, network.empty_cache(rows, max_length), source_lengths > 0, limits, max_length
         )
         lengths = (state.tokens != PAD_ID).sum(-1)
         pad = ((0, 0), (0, self.max_target_length - max_length))

@@ -22,10 +22,3 @@ def test_write_touches_only_the_new_positions():
     written = cache.write(layer, new, jnp.int32(1))
     assert written.key.ravel().tolist() == [0, 1, 2, 0]
     assert written.value.ravel().tolist() == [9, 3, 4, 9]
-
-
-def test_filled_mask_shows_what_is_written_and_the_queries_themselves():
-    filled = cache.empty_cache(1, 2, 5, 1, 1, jnp.dtype("float32")).replace(position=jnp.int32(2))
-    mask = cache.filled_mask(filled, 2)
-    assert mask.shape == (1, 1, 2, 5)
-    np.testing.assert_array_equal(mask[0, 0], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])

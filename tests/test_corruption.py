@@ -108,7 +108,6 @@ def test_hand_over_noises_stutter_and_keeps_padding():
     assert handed.tolist() == [[7, MASK, MASK, 9, 0, 0], [4, 5, 4, MASK, 6, 1]]
 
 
-@pytest.mark.xfail(strict=True, reason="hand_over noises a stuttering last position; decoding puts EOS back there")
 def test_hand_over_restores_the_last_position_as_decoding_does():
     """Remasked positions go back to the start, whose last token is EOS (decoding/initial.py)."""
     prediction, target = jnp.array([[4, 6, 6, 6, 9]]), jnp.array([[3, 4, 5, 1, 0]])

@@ -216,7 +216,9 @@ class TestHuggingFace:
             output = network.decode(last[:, None], plan, cache)
             return network.logits(output.hidden)[:, 0], output.cache
 
-        state = greedy_decode(step, network.empty_cache(rows, length), jnp.ones(rows, bool), length)
+        state = greedy_decode(
+            step, network.empty_cache(rows, length), jnp.ones(rows, bool), jnp.full(rows, length), length
+        )
         np.testing.assert_array_equal(state.tokens, expected)
 
 

@@ -99,6 +99,7 @@ def _recorded(settings: PrepareSettings) -> dict[str, Any]:
     return {
         "vocabulary": None if trains else Vocabulary.load(settings.vocabulary).hash,
         "num_pieces": settings.num_pieces if trains else None,
+        "model_type": settings.model_type if trains else None,
         "byte_fallback": settings.byte_fallback if trains else None,
         "vocabulary_sentences": settings.vocabulary_sentences if trains else None,
         "max_source_length": settings.max_source_length,
@@ -215,6 +216,7 @@ def _train_vocabulary(registered: tasks.TranslationTask, directory: Path, settin
         chosen,
         directory / VOCABULARY_NAME,
         num_pieces=settings.num_pieces,
+        model_type=settings.model_type,
         byte_fallback=settings.byte_fallback,
     )
 

@@ -84,6 +84,7 @@ class TaskConfig:
 
 
 OVER_LONG = ("drop", "truncate")
+MODEL_TYPES = ("unigram", "bpe")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +94,7 @@ class PrepareSettings:
     Attributes:
       num_pieces: size of the SentencePiece model to train; not looked at when `vocabulary` is given.
       vocabulary: an existing SentencePiece model to use; None trains one on both sides of the train split.
+      model_type: 'unigram' or 'bpe'; see `padir.data.vocabulary.train`.
       byte_fallback: train a model that spells unknown characters as bytes.
       vocabulary_sentences: train the model on a uniform sample of at most so many sentences.
       max_source_length: longest source in tokens, EOS counted.
@@ -105,6 +107,7 @@ class PrepareSettings:
 
     num_pieces: int = 32_000
     vocabulary: str | None = None
+    model_type: str = "unigram"
     byte_fallback: bool = False
     vocabulary_sentences: int = 4_000_000
     max_source_length: int = 256
@@ -114,6 +117,8 @@ class PrepareSettings:
     records_per_shard: int = 500_000
 
     def __post_init__(self):
+        if self.model_type not in MODEL_TYPES:
+            raise PadirError(f"model_type={self.model_type!r} must be one of {', '.join(MODEL_TYPES)}")
         if self.over_long not in OVER_LONG:
             raise PadirError(f"over_long={self.over_long!r} must be one of {', '.join(OVER_LONG)}")
         if min(self.max_source_length, self.max_target_length) < 2:

@@ -37,15 +37,18 @@ def train(
     path: str | os.PathLike,
     *,
     num_pieces: int,
+    model_type: str = "unigram",
     byte_fallback: bool = False,
     character_coverage: float | None = None,
 ) -> None:
-    """Trains a unigram SentencePiece model; the same sentences always give the same bytes.
+    """Trains a SentencePiece model; the same sentences always give the same bytes.
 
     Args:
       sentences: training text, one sentence an item, both languages together; held in memory.
       path: where the model is written (atomically).
       num_pieces: size of the model, with pad, EOS, UNK and, if asked for, the 256 byte pieces.
+      model_type: 'unigram', or 'bpe': on a small lexicon unigram stops at the substrings that several words
+        share, while BPE goes on until whole words are pieces.
       byte_fallback: spell unknown characters as bytes instead of UNK.
       character_coverage: share of the characters that must have a piece of their own; None takes 1.0
         for fewer than 500,000 sentences and 0.9995 above.
@@ -63,7 +66,7 @@ def train(
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
             model_writer=model,
-            model_type="unigram",
+            model_type=model_type,
             vocab_size=num_pieces,
             character_coverage=character_coverage,
             byte_fallback=byte_fallback,

@@ -26,9 +26,9 @@ class Autoregressive:
     """Everything static about an autoregressive decode.
 
     Attributes:
-      max_length_ratio, max_length_offset: a target may have at most ratio · (source tokens padded to their
-        bucket) + offset tokens, and never more than the model's longest target: a cache no larger than
-        needed keeps the baseline fast.
+      max_length_ratio, max_length_offset: a target may have at most ratio · source tokens + offset tokens, and
+        never more than the model's longest target. The cache has room for a source that fills its bucket, no
+        more: that keeps the baseline fast.
       alpha: scores are summed log-probability over length^alpha.
     """
 
@@ -40,9 +40,12 @@ class Autoregressive:
         if self.max_length_ratio < 0 or self.max_length_ratio + self.max_length_offset <= 0:
             raise PadirError("Autoregressive: max_length_ratio and max_length_offset leave no room for a target")
 
-    def max_length(self, source_length: int, longest: int) -> int:
-        """Tokens, EOS counted, that a target of a source padded to `source_length` may have."""
-        return max(1, min(longest, int(self.max_length_ratio * source_length) + self.max_length_offset))
+    def max_length(self, source_length: Array | int, longest: int) -> Array | int:
+        """Tokens, EOS counted, that a target of a source of `source_length` tokens may have; int32 if traced."""
+        allowed = self.max_length_ratio * source_length + self.max_length_offset
+        if isinstance(source_length, int):
+            return max(1, min(longest, int(allowed)))
+        return jnp.clip(allowed.astype(jnp.int32), 1, longest)
 
 
 @struct.dataclass
@@ -64,14 +67,17 @@ class AutoregressiveState:
     cache: DecoderCache
 
 
-def greedy_decode(step_fn: StepFn, cache: DecoderCache, live: Array, max_length: int) -> AutoregressiveState:
+def greedy_decode(
+    step_fn: StepFn, cache: DecoderCache, live: Array, limits: Array, max_length: int
+) -> AutoregressiveState:
     """Writes the likeliest token after the likeliest token until every row has its EOS.
 
     Args:
       step_fn: one decoder pass with its cache.
       cache: empty, with room for `max_length` tokens.
       live: [N] bool, False for rows that only pad the batch: they count as finished from the start.
-      max_length: most tokens a row may have, EOS counted.
+      limits: [N] int32, most tokens each row may have, EOS counted.
+      max_length: the largest of them, static.
 
     Returns:
       The final state; `cache.position` is the number of steps run.
@@ -90,7 +96,7 @@ def greedy_decode(step_fn: StepFn, cache: DecoderCache, live: Array, max_length:
             tokens=jax.lax.dynamic_update_index_in_dim(state.tokens, token, position, axis=1),
             last=token,
             score=state.score + jnp.where(state.done, 0.0, log_prob),
-            done=state.done | (token == EOS_ID),
+            done=state.done | (token == EOS_ID) | (position + 1 >= limits),
             cache=new_cache,
         )
 

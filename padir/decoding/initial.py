@@ -12,6 +12,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from padir.errors import PadirError
 from padir.masks import length_mask
 from padir.types import EOS_ID, PAD_ID, Array, TokenIds
 
@@ -34,11 +35,19 @@ class StartWithMask:
 
 @dataclass(frozen=True)
 class StartWithRandom:
-    """Every position is a uniformly random piece, the last EOS; reproducible from the key."""
+    """Every position is a uniformly random piece, the last EOS; reproducible from the key.
+
+    All rows share one random sequence, of which each takes as much as its length: so neither its neighbours
+    in the batch nor the bucket it is padded to ever change a translation.
+    """
+
+    longest: int = 1024
 
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        tokens = jax.random.randint(key, (lengths.shape[0], max_length), EOS_ID, ids.num_pieces)
-        return _end(tokens, lengths)
+        if max_length > self.longest:
+            raise PadirError(f"StartWithRandom.longest: targets of {max_length} tokens need a longer random sequence")
+        tokens = jax.random.randint(key, (self.longest,), EOS_ID + 1, ids.num_pieces)[:max_length]
+        return _end(jnp.broadcast_to(tokens, (lengths.shape[0], max_length)), lengths)
 
 
 def _end(tokens: Array, lengths: Array) -> Array:

@@ -31,24 +31,24 @@ def chain(*tokens, confidence=3.0):
 
 
 def test_writes_until_eos_and_stops():
-    state = greedy_decode(stub(chain(4, 6, 1)), EMPTY, jnp.array([True]), 7)
+    state = greedy_decode(stub(chain(4, 6, 1)), EMPTY, jnp.array([True]), jnp.array([7]), 7)
     assert state.tokens.tolist() == [[4, 6, 1, 0, 0, 0, 0]]
     assert state.cache.position == 3 and state.done.all()
     np.testing.assert_allclose(state.score, 3 * (3 - np.log(np.exp(3) + VOCAB - 1)), rtol=1e-5)
 
 
 def test_max_length_cuts():
-    state = greedy_decode(stub(chain(4, 6, 1)), EMPTY, jnp.array([True]), 2)
+    state = greedy_decode(stub(chain(4, 6, 1)), EMPTY, jnp.array([True]), jnp.array([2]), 2)
     assert state.tokens.tolist() == [[4, 6]]
     assert state.cache.position == 2 and not state.done.any()
 
 
 def test_dead_rows_write_nothing_and_hold_nobody_up():
     # Rows share a table that never ends by itself: 0 → 4 → 5 → 4 → …
-    state = greedy_decode(stub(chain(4, 5, 4, 5, 4)), EMPTY, jnp.array([True, False]), 4)
+    state = greedy_decode(stub(chain(4, 5, 4, 5, 4)), EMPTY, jnp.array([True, False]), jnp.array([4, 4]), 4)
     assert state.tokens.tolist() == [[4, 5, 4, 5], [0, 0, 0, 0]]
     assert state.score[1] == 0
-    assert greedy_decode(stub(chain(4)), EMPTY, jnp.array([False]), 4).cache.position == 0
+    assert greedy_decode(stub(chain(4)), EMPTY, jnp.array([False]), jnp.array([4]), 4).cache.position == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -62,7 +62,7 @@ def test_equals_a_plain_loop(seed):
     def step(last, cache):
         return fast_table[cache.position, jnp.arange(rows), last], cache.replace(position=cache.position + 1)
 
-    state = greedy_decode(step, EMPTY, jnp.ones(rows, bool), length)
+    state = greedy_decode(step, EMPTY, jnp.ones(rows, bool), jnp.full(rows, length), length)
 
     written = []
     for row in range(rows):
@@ -93,3 +93,9 @@ def test_no_room_at_all_is_refused(options):
     ratio, offset = options
     with pytest.raises(PadirError, match="leave no room for a target"):
         Autoregressive(max_length_ratio=ratio, max_length_offset=offset)
+
+
+def test_each_row_stops_at_its_own_limit():
+    state = greedy_decode(stub(chain(4, 5, 4, 5, 4)), EMPTY, jnp.array([True, True]), jnp.array([2, 4]), 5)
+    assert (state.tokens != 0).sum(-1).tolist() == [2, 4]
+    assert state.cache.position == 4

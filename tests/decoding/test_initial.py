@@ -35,7 +35,6 @@ def test_random_is_reproducible_and_ends_in_eos_and_padding():
     assert (tokens != StartWithRandom()(jax.random.key(1), lengths, 5, IDS)).any()
 
 
-@pytest.mark.xfail(strict=True, reason="StartWithRandom draws by bucket width and row of the batch")
 def test_random_depends_neither_on_padding_nor_on_the_rest_of_the_batch():
     """Or a translation would depend on its bucket and on the sentences beside it (DESIGN section 8)."""
     lengths = jnp.array([3, 5])
