@@ -23,7 +23,7 @@ from padir.run_directory import write_text
 ROOT = Path(__file__).resolve().parent
 STEPS = (1, 2, 4, 10)
 # Updates of (teacher, student); the gin files hold everything else.
-PRESETS = {"cpu": ("runs/preset_cpu.gin", 6000, 9000), "gpu": (None, 10_000, 20_000)}
+PRESETS = {"cpu": ("runs/preset_cpu.gin", 4000, 5000), "gpu": (None, 10_000, 20_000)}
 
 
 def main() -> int:

@@ -136,6 +136,8 @@ def benchmark(
         raise PadirError("benchmark.systems: name at least one system")
     if len({system.name for system in systems}) < len(systems):
         raise PadirError("benchmark.systems: two systems have the same name")
+    if num_sentences < 1 or repeats < 1:
+        raise PadirError(f"benchmark: num_sentences {num_sentences} and repeats {repeats} must be at least 1")
     data = PreparedSet.open(data_dir)
     opened: dict[str, Translator] = {}
     for system in systems:

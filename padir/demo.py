@@ -195,7 +195,11 @@ def _prepare(config: DemoConfig, data_dir: str) -> None:
         "seed": config.seed,
     }
     settings = PrepareSettings(
-        num_pieces=config.num_pieces, max_source_length=config.max_length, max_target_length=config.max_length
+        num_pieces=config.num_pieces,
+        # The lexicon is small enough for whole words to be pieces, which only BPE arrives at.
+        model_type="bpe",
+        max_source_length=config.max_length,
+        max_target_length=config.max_length,
     )
     prepare_in_process(TaskConfig("tasks.synthetic", "synthetic", options), data_dir, settings)
 

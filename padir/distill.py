@@ -65,6 +65,8 @@ def distill(
     directory = Path(output_dir)
     if (directory / MANIFEST_NAME).exists():
         raise PadirError(f"{directory}: already holds a prepared set; choose another output_dir or delete this one")
+    if limit is not None and limit < 1:
+        raise PadirError(f"distill.limit: {limit} must be at least 1, or None for all")
     translator = load(run_dir)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)

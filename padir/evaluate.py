@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from padir.data.records import Example, PreparedSet
 from padir.errors import PadirError
-from padir.metrics.quality import evaluate_hypotheses, load_checker, paired_bootstrap
+from padir.metrics.quality import QualityScores, evaluate_hypotheses, load_checker, paired_bootstrap
 from padir.metrics.stutter import stutter_per_100_tokens
 from padir.models import DecodeConfig
 from padir.progress import progress
@@ -75,7 +76,7 @@ def evaluate(
     batch_size: int = 64,
     tokenize: str = "13a",
 ) -> dict[str, Any]:
-    """Translates a split and scores it; writes `<output_dir>/<name>.{json,txt}`.
+    """Translates a split and scores it; prints the scores and writes `<output_dir>/<name>.{json,txt}`.
 
     Args:
       run_dir: the trained model.
@@ -119,7 +120,21 @@ def evaluate(
     # A hypothesis is one line by construction: SentencePiece turns line ends into spaces.
     write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
     write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    print(summary(result))
     return result
+
+
+def summary(result: dict[str, Any]) -> str:
+    """An evaluation's result for people: scores with their signatures, and the difference from the baseline."""
+    quality = QualityScores(**{field.name: result[field.name] for field in dataclasses.fields(QualityScores)})
+    lines = [f"{result['name']} on {result['split']} of {result['data_dir']}", str(quality)]
+    lines.append(f"length accuracy {result['length_accuracy']:.2f}%, {result['mean_steps_run']:.1f} steps a sentence")
+    for metric, test in result.get("against_baseline", {}).items():
+        lines.append(
+            f"{metric} against {result['baseline']}: {test['difference']:+.2f} (p = {test['p_value']:.3f}, "
+            f"{test['signature']})"
+        )
+    return "\n".join(lines)
 
 
 def token_stutter(translator: Translator, translations: list[Translation], examples: list[Example]) -> float:

@@ -116,6 +116,7 @@ class Translator:
     ) -> list[Translation]:
         """Translates sources given as ids that end in EOS; otherwise as `translate`."""
         decode = self.checked(decode)
+        _check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
         # Like lengths together, so that little of a batch is padding.
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
@@ -210,10 +211,11 @@ def translate_files(
       How many lines were read, translated and rejected.
 
     Raises:
-      PadirError: a missing file or an unknown format.
+      PadirError: a missing file, an unknown format or a batch size below 1.
     """
     if output_format not in ("lines", "jsonl"):
         raise PadirError(f"translate.output_format: unknown {output_format!r}; choose lines or jsonl")
+    _check_batch_size(batch_size)
     missing = [name for name in inputs if name != "-" and not Path(name).is_file()]
     if missing:
         raise PadirError(f"{missing[0]}: no such input file")
@@ -324,6 +326,11 @@ class _Rejects:
     def __exit__(self, *exception: object) -> None:
         if self._stream is not None:
             self._stream.close()
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise PadirError(f"batch_size: {batch_size} is not at least 1")
 
 
 def _bucket(length: int, longest: int) -> int:

@@ -180,4 +180,6 @@ def test_systems_that_cannot_be_compared(tiny, tmp_path):
         benchmark(systems=[System("a", str(tiny.ar)), System("a", str(tiny.padir))], **common)
     with pytest.raises(PadirError, match="Refinement does not fit a AutoregressiveModel"):
         benchmark(systems=[System("a", str(tiny.ar), Refinement())], num_sentences=1, **common)
+    with pytest.raises(PadirError, match="num_sentences 0 and repeats 3 must be at least 1"):
+        benchmark(systems=[System("a", str(tiny.ar))], num_sentences=0, **common)
     assert not (tmp_path / "x.json").exists()

@@ -30,7 +30,7 @@ def padir(capsys):
 
 def test_evaluate_with_flags_and_a_decode_file(padir, tiny, tmp_path):
     arguments = ["--gin_file=decode/padir_2.gin", "--gin.Refinement.target_buckets=(16,)", f"--run_dir={tiny.padir}"]
-    status, _, _ = padir(
+    status, out, _ = padir(
         "evaluate",
         *arguments,
         f"--data_dir={tiny.data}",
@@ -40,6 +40,7 @@ def test_evaluate_with_flags_and_a_decode_file(padir, tiny, tmp_path):
         "16",
     )
     assert status == 0
+    assert out.startswith(f"two on test of {tiny.data}\nBLEU ")
     stored = json.loads((tmp_path / "two.json").read_text(encoding="utf-8"))
     assert stored["decode"] == repr(Refinement(num_steps=2, target_buckets=(16,)))
     operative = (tmp_path / "two.gin").read_text()

@@ -78,7 +78,9 @@ def test_an_existing_set_is_not_touched(tiny, distilled):
         distill(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(distilled.directory))
 
 
-def test_a_split_that_is_not_there(tiny, tmp_path):
+def test_what_cannot_be_decoded(tiny, tmp_path):
+    with pytest.raises(PadirError, match="distill.limit: 0 must be at least 1, or None for all"):
+        distill(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(tmp_path / "x"), limit=0)
     with pytest.raises(PadirError, match="no split 'dev'; it has train, validation, test"):
         distill(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(tmp_path / "x"), split="dev")
 

@@ -10,7 +10,7 @@ from padir.data.records import PreparedSet
 from padir.data.synthetic import is_valid
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.evaluate import evaluate, score
+from padir.evaluate import evaluate, score, summary
 from padir.metrics.quality import evaluate_hypotheses, paired_bootstrap
 from padir.metrics.stutter import stutter_per_100_tokens
 from padir.translate import Translation
@@ -90,6 +90,24 @@ def test_the_comparison_is_sacrebleus_paired_bootstrap(results, examples):
     assert against["baseline_score"] == pytest.approx(other_stored["bleu"])
     assert against["difference"] == pytest.approx(stored["bleu"] - other_stored["bleu"])
     assert stored["baseline"] == str(results / "ar.txt")
+
+
+def test_what_is_printed(tiny, results):
+    _, stored = read(results, "padir")
+    assert summary(stored).splitlines() == [
+        f"padir on test of {tiny.data}",
+        f"BLEU {stored['bleu']:.2f}  ({stored['bleu_signature']})",
+        f"chrF {stored['chrf']:.2f}  ({stored['chrf_signature']})",
+        f"validity {stored['validity']:.2f}%",
+        f"stutter {stored['stutter_per_100_words']:.2f} per 100 words",
+        "40 sentences",
+        f"length accuracy {stored['length_accuracy']:.2f}%, {stored['mean_steps_run']:.1f} steps a sentence",
+        *(
+            f"{metric} against {results / 'ar.txt'}: {test['difference']:+.2f} (p = {test['p_value']:.3f}, "
+            f"{test['signature']})"
+            for metric, test in stored["against_baseline"].items()
+        ),
+    ]
 
 
 def test_length_accuracy_and_steps_by_hand(examples):

@@ -96,6 +96,8 @@ def test_every_hypothesis_is_listed_best_first(translator, texts):
 
 def test_nothing_to_translate(translator):
     assert translator.translate([]) == []
+    with pytest.raises(PadirError, match="batch_size: -1 is not at least 1"):
+        translator.translate(["a dog"], batch_size=-1)
 
 
 def test_texts_that_cannot_be_translated_name_their_position(translator):
@@ -214,6 +216,8 @@ def test_bad_arguments(tiny, tmp_path, files):
         translate_files(run_dir=str(tiny.padir), inputs=[*files, "nowhere.txt"], output=out)
     with pytest.raises(PadirError, match=r"translate\.output_format: unknown 'csv'; choose lines or jsonl"):
         translate_files(run_dir=str(tiny.padir), inputs=files, output=out, output_format="csv")
+    with pytest.raises(PadirError, match="batch_size: 0 is not at least 1"):
+        translate_files(run_dir=str(tiny.padir), inputs=files, output=out, batch_size=0)
     with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel"):
         translate_files(run_dir=str(tiny.padir), inputs=files, output=out, decode=Autoregressive())
     with pytest.raises(PadirError, match="is this a run directory of `padir train`"):

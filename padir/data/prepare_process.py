@@ -23,6 +23,8 @@ def prepare_in_process(
 ) -> Manifest:
     """Prepares `task` into `output_dir`; arguments, result and errors as for `padir.data.prepare.prepare`.
 
+    Prints what each split came to hold, and how many pairs were left out or cut.
+
     Raises:
       PadirError: what the child found wrong, or that the `data` extra is not installed.
     """
@@ -41,7 +43,9 @@ def prepare_in_process(
         raise PadirError(json.loads(child.stdout)["error"])
     if child.returncode:
         raise RuntimeError(f"preparing {output_dir} failed with status {child.returncode}; its traceback is above")
-    return Manifest.load(output_dir)
+    manifest = Manifest.load(output_dir)
+    print(manifest.summary(), file=sys.stderr)
+    return manifest
 
 
 def _main() -> int:

@@ -15,11 +15,12 @@ def task(tmp_path):
     return TaskConfig("tasks.text_files", "letters", {"folder": str(tmp_path), "train": ("src", "tgt")})
 
 
-def test_the_manifest_and_the_set(task, tmp_path, monkeypatch):
+def test_the_manifest_and_the_set(task, tmp_path, monkeypatch, capfd):
     """From another working directory, with a relative output and options that JSON turns into lists."""
     monkeypatch.chdir(tmp_path)
     manifest = prepare_in_process(task, "out", PrepareSettings(num_pieces=8, splits=("train",)))
     assert manifest == Manifest.load(tmp_path / "out")
+    assert capfd.readouterr().err == "train: 5 pairs, longest 5 source and 5 target tokens\n"
     assert manifest.task.options["train"] == ["src", "tgt"]
     assert manifest.settings["splits"] == ["train"]
     train = PreparedSet.open("out").split("train")
