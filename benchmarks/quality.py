@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from padir import cli
 from padir.benchmark import run_facts
-from padir.data.records import MANIFEST_NAME, PreparedSet
+from padir.data.manifest import MANIFEST_NAME
+from padir.data.records import PreparedSet
 from padir.run_directory import write_text
 
 ROOT = Path(__file__).resolve().parent

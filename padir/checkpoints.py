@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from padir.train_state import TrainState
 from padir.types import PyTree
 
 FOLDER = "checkpoints"
+
+
+def _is_not_about_reading(record: logging.LogRecord) -> bool:
+    return "read_only" not in record.getMessage() and "read only" not in record.getMessage()
 
 
 class Checkpointer:
@@ -35,6 +40,8 @@ class Checkpointer:
         self._folder = Path(run_dir).resolve() / FOLDER
         if read_only and not self._folder.is_dir():
             raise PadirError(f"{self._folder}: no such folder; is {run_dir} a run directory of `padir train`?")
+        # Orbax warns that a reader cannot write; that is what a reader asked for.
+        logging.getLogger("absl").addFilter(_is_not_about_reading)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if read_only else keep, create=not read_only, read_only=read_only
         )

@@ -18,8 +18,8 @@ from typing import Any
 import gin
 from padir import benchmark, demo, distill, evaluate, models, network, optimizers, train, translate
 from padir.corruption import CorruptionConfig
+from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process
-from padir.data.records import PrepareSettings, TaskConfig
 from padir.decoding import autoregressive, initial, ranking, refinement, remasking, stopping
 from padir.errors import PadirError
 from padir.run_directory import write_text
@@ -66,7 +66,7 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "translate": lambda given: None if given["output"] == "-" else f"{given['output']}.gin",
     "distill": lambda given: f"{given['output_dir']}/distill.gin",
     "benchmark": lambda given: f"{given['output']}.gin",
-    "demo": lambda given: f"{given['output_dir']}/report/demo.gin",
+    "demo": lambda given: f"{given['report_dir']}/demo.gin",
 }
 
 
@@ -125,7 +125,7 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
     """
     gin.clear_config(clear_constants=False)
     # gin reports a missing file through the root logger as well; ours is the one message.
-    logging.getLogger().setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_gins)
     for path in (*search_paths, str(gin_folder())):
         gin.add_config_file_search_path(path)
     try:
@@ -141,6 +141,10 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
         if isinstance(error, PadirError):
             raise
         raise PadirError(f"gin: {_one_line(error)}") from error
+
+
+def _is_not_gins(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Path not found")
 
 
 def _bind(binding: str) -> None:

@@ -17,8 +17,9 @@ import jax
 from padir import report
 from padir.benchmark import Latency, measure_latency, run_facts
 from padir.corruption import CorruptionConfig
+from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process
-from padir.data.records import Example, PreparedSet, PrepareSettings, TaskConfig
+from padir.data.records import Example, PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement
 from padir.distill import distill

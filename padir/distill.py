@@ -10,18 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from padir.data.records import (
-    MANIFEST_NAME,
-    VOCABULARY_NAME,
-    Example,
-    Manifest,
-    PreparedSet,
-    PrepareSettings,
-    SplitManifest,
-    SplitWriter,
-    TaskConfig,
-    lengths_name,
-)
+from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, PrepareSettings, SplitManifest, TaskConfig
+from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
 from padir.errors import PadirError
 from padir.evaluate import decode_examples
 from padir.models import DecodeConfig

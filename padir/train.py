@@ -17,8 +17,9 @@ from jax.sharding import Mesh
 from padir import sharding
 from padir.checkpoints import Checkpointer
 from padir.data.batching import Buckets, eval_batches, train_batches
+from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process
-from padir.data.records import MANIFEST_NAME, PreparedSet, PrepareSettings, TaskConfig
+from padir.data.records import PreparedSet
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.metrics.writers import MetricWriter
@@ -105,7 +106,8 @@ def train(
         start_step = checkpointer.latest_step()
         if start_step is not None:
             state = checkpointer.restore(state)
-            print(f"{run_dir}: resuming at step {start_step} of {num_steps}", file=sys.stderr)
+            verb = "resuming" if start_step < num_steps else "finished before,"
+            print(f"{run_dir}: {verb} at step {start_step} of {num_steps}", file=sys.stderr)
         elif initialize_from is not None:
             state = state.replace(params=start_from(state.params, initialize_from, vocabulary, mesh))
         if int(state.step) >= num_steps:
@@ -151,7 +153,13 @@ def _loop(state, step_fn, batches, evaluator, checkpointer, writer, mesh, num_st
                 if checkpoint:
                     checkpointer.save(state)
                 window.start()
+    print(f"trained to step {step}: {_summary(written)}", file=sys.stderr)
     return state
+
+
+def _summary(written: dict[str, float]) -> str:
+    """The last line of a run: losses of the final interval and of the final evaluation."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
 
 
 def start_from(params: PyTree, run_dir: str, vocabulary: Vocabulary, mesh: Mesh) -> PyTree:
@@ -183,7 +191,8 @@ def start_from(params: PyTree, run_dir: str, vocabulary: Vocabulary, mesh: Mesh)
         return given[path]
 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
-    print(f"starting from {run_dir}; {len(fresh)} parameters are fresh: {', '.join(fresh)}", file=sys.stderr)
+    shown = ", ".join(fresh[:3]) + (", …" if len(fresh) > 3 else "")
+    print(f"starting from {run_dir}; {len(fresh)} parameters are fresh ({shown})", file=sys.stderr)
     return chosen
 
 

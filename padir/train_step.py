@@ -48,7 +48,7 @@ def make_train_step(
 
         (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        metrics["gradient_norm"] = optax.global_norm(gradients)
+        metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = schedule(state.step)
         metrics["tokens"] = sum((batch[name] != PAD_ID).sum() for name in MODEL_FEATURES)
         return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import itertools
@@ -228,6 +229,9 @@ def translate_files(
         lines = iter(progress(_numbered_lines(inputs), label="translate", unit="lines"))
         out = stack.enter_context(_output(output))
         reject = stack.enter_context(_Rejects(rejects))
+        if output != "-":
+            # Rejects of an earlier run into the same file are no longer true.
+            Path(rejects).unlink(missing_ok=True)
         # Several batches are read at a time, so that sorting by length has something to sort.
         while chunk := list(itertools.islice(lines, 16 * batch_size)):
             results = _translate_lines(translator, chunk, decode, batch_size)
@@ -272,7 +276,8 @@ def _numbered_lines(inputs: Sequence[str]) -> Iterator[tuple[str, int, bytes]]:
         try:
             with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else opener(name, "rb") as stream:
                 for number, line in enumerate(stream, 1):
-                    yield name, number, line.rstrip(b"\r\n")
+                    text = line.rstrip(b"\r\n")
+                    yield name, number, text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
         except (OSError, EOFError, zlib.error) as error:
             raise PadirError(f"{name}: cannot be read after line {number}: {error}") from error
 
@@ -298,17 +303,19 @@ def _output(path: str) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     temporary = Path(f"{path}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        yield stream
-    os.replace(temporary, path)
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            yield stream
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class _Rejects:
-    """The rejects file, made at the first reject; an old one of the same name is removed."""
+    """The rejects file, made at the first reject."""
 
     def __init__(self, path: str):
         self._path = Path(path)
-        self._path.unlink(missing_ok=True)
         self._stream: IO[str] | None = None
 
     def __enter__(self) -> _Rejects:

@@ -10,12 +10,15 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tiny_runs import Tiny
 
 TESTS = Path(__file__).resolve().parent
 GOLDEN = TESTS / "golden"
@@ -111,3 +114,49 @@ def release(golden):
         return Release(model, jax.tree_util.tree_map_with_path(theirs, shapes), arrays)
 
     return open_release
+
+
+@pytest.fixture(scope="session")
+def compilation_cache(tmp_path_factory) -> dict[str, str]:
+    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process."""
+    import jax
+
+    folder = str(tmp_path_factory.mktemp("compiled"))
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, compilation_cache) -> Tiny:
+    """The set and the two runs."""
+    from padir.data.manifest import PrepareSettings, TaskConfig
+    from padir.data.prepare_process import prepare_in_process
+    from padir.train import Cadence
+
+    folder = tmp_path_factory.mktemp("tiny")
+    made = Tiny(folder / "data", folder / "padir", folder / "ar")
+    options = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
+    settings = PrepareSettings(num_pieces=300, max_source_length=32, max_target_length=32)
+    prepare_in_process(TaskConfig("tasks.synthetic", "tiny", options), made.data, settings)
+    cadence = Cadence(log=20, evaluate=60, checkpoint=60)
+    made.train(made.padir, num_steps=120, buckets=(16, 32), cadence=cadence)
+    made.train(made.ar, "ar", num_steps=120, buckets=(16, 32), cadence=cadence)
+    return made
+
+
+@pytest.fixture(scope="session")
+def run_python(compilation_cache):
+    """Returns run(code, *arguments, cwd=None, input=None) -> CompletedProcess of a fresh one-device interpreter."""
+
+    def run(code: str, *arguments, cwd=None, input: bytes | None = None) -> subprocess.CompletedProcess:
+        environment = {
+            **os.environ,
+            **compilation_cache,
+            "XLA_FLAGS": "",
+            "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
+        }
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.run(command, cwd=cwd, input=input, capture_output=True, env=environment)
+
+    return run

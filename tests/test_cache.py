@@ -1,7 +1,6 @@
 """The key-value cache by hand."""
 
 import jax.numpy as jnp
-import numpy as np
 
 from padir import cache
 from padir.attention import KeyValue

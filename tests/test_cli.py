@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from padir import __version__, cli, config
-from padir.data.records import Manifest
+from padir.data.manifest import Manifest
 from padir.decoding.refinement import Refinement
 
 

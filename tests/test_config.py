@@ -122,3 +122,18 @@ def test_the_operative_configuration_can_be_read_again(tiny, tmp_path):
     assert "alpha=0.5" in first["decode"]
     config.parse([str(results / "ar.gin")], [])
     assert config.run("evaluate") == first
+
+
+def test_each_commands_configuration_lies_beside_its_result():
+    given = {"output_dir": "out", "run_dir": "run", "name": "x", "output": "file", "report_dir": "report"}
+    places = {command: place(given) for command, place in config._OPERATIVE_FILES.items()}
+    assert places == {
+        "prepare": "out/prepare.gin",
+        "train": "run/train.gin",
+        "evaluate": "out/x.gin",
+        "translate": "file.gin",
+        "distill": "out/distill.gin",
+        "benchmark": "file.gin",
+        "demo": "report/demo.gin",
+    }
+    assert config._OPERATIVE_FILES["translate"]({"output": "-"}) is None

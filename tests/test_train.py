@@ -12,7 +12,8 @@ import pytest
 
 from padir.checkpoints import Checkpointer
 from padir.data import synthetic
-from padir.data.records import Manifest, PreparedSet, PrepareSettings, TaskConfig
+from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
+from padir.data.records import PreparedSet
 from padir.errors import PadirError
 from padir.metrics.writers import read_metrics
 from padir.optimizers import OptimizerConfig
@@ -92,7 +93,7 @@ _TRAIN = """
 import hashlib, json, os, signal, sys
 sys.path.insert(0, {root!r})
 import jax, numpy as np
-from conftest import Tiny
+from tiny_runs import Tiny
 from padir.checkpoints import Checkpointer
 from padir.train import Cadence
 tiny = Tiny({data!r}, None, None)

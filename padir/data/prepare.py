@@ -24,15 +24,8 @@ from typing import Any
 import numpy as np
 
 from padir.data import vocabulary as vocabulary_lib
-from padir.data.records import (
-    MANIFEST_NAME,
-    VOCABULARY_NAME,
-    Manifest,
-    PrepareSettings,
-    SplitManifest,
-    SplitWriter,
-    TaskConfig,
-)
+from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, PrepareSettings, SplitManifest, TaskConfig
+from padir.data.records import SplitWriter
 from padir.data.sources import sample
 from padir.data.vocabulary import EOS_ID, Vocabulary
 from padir.errors import PadirError

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from padir.data.records import Manifest, PrepareSettings, TaskConfig
+from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.errors import PadirError
 
 # Exit status of the child when its last line on standard error is a message for the user.

@@ -8,16 +8,15 @@ so a source string determines its tree; the German side writes it in one of seve
   adverbial, or a whole `weil` / `wenn` / `obwohl` clause, and everything else moves behind the verb;
 - in a subordinate clause the time adverbial stands after the subject or, if that is no pronoun, before it.
 
-The canonical way is the everyday register with whatever comes first in English in the Vorfeld. The remaining German
-order is fixed: subject, time, dative, accusative, manner, place, then prefix, infinitive or participle.
+The canonical way is the everyday register with whatever comes first in English in the Vorfeld. All other order is
+fixed: subject, time, dative, accusative, manner, place, then prefix, infinitive or participle.
 
     source     "the man who calls Anna can open a new door today because she works."
     canonical  "der Mann, der Anna anruft, kann heute eine neue Tür aufmachen, weil sie arbeitet."
     as valid   "da sie arbeitet, kann der Mann, der mit Anna telefoniert, heute eine neue Tür öffnen."
 
-Words are separated by one space; commas and the final stop are glued to the word before them; only names and German
-nouns are capitalised. Generated sentences have 4 to 24 words on both sides, in every valid way, and never the same
-word twice in a row, so a repeated word in an output is always an error.
+Commas and the final stop are glued to the word before them; only names and German nouns are capitalised. Generated
+sentences have 4 to 24 words on both sides, in every valid way, and never a word twice in a row: stutter is an error.
 """
 
 import random
@@ -30,8 +29,7 @@ from padir.data import synthetic_lexicon as lexicon
 from padir.data.synthetic_lexicon import NounPhrase, Place, Predicate
 from padir.errors import PadirError
 
-MIN_WORDS = 4
-MAX_WORDS = 24
+MIN_WORDS, MAX_WORDS = 4, 24
 
 
 class Clause(NamedTuple):

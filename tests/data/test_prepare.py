@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from padir.data import prepare as prepare_lib
-from padir.data import records, vocabulary
-from padir.data.records import Manifest, PreparedSet, PrepareSettings, TaskConfig
+from padir.data import vocabulary
+from padir.data.manifest import MANIFEST_NAME, Manifest, PrepareSettings, TaskConfig
+from padir.data.records import PreparedSet
 from padir.errors import PadirError
 
 SOURCES = ["ab", "ba ab", "b", "a a a a a a", "abab"]
@@ -188,7 +189,7 @@ def test_bad_arguments(corpus):
 def test_two_processes_at_once_agree(corpus):
     code = (
         "import sys, json; from padir.data.prepare import prepare\n"
-        "from padir.data.records import PrepareSettings, TaskConfig\n"
+        "from padir.data.manifest import PrepareSettings, TaskConfig\n"
         "task = TaskConfig('tasks.text_files', 'toy', json.loads(sys.argv[1]))\n"
         "prepare(task, sys.argv[2], PrepareSettings(num_pieces=8))"
     )
@@ -208,7 +209,7 @@ def test_cut_keeps_eos():
 
 def test_manifest_is_plain_json(corpus):
     prepare(task(corpus), corpus / "out", num_pieces=8)
-    stored = json.loads((corpus / "out" / records.MANIFEST_NAME).read_text())
+    stored = json.loads((corpus / "out" / MANIFEST_NAME).read_text())
     assert stored["format_version"] == 1
     assert stored["task"]["options"]["train"] == ["src", "tgt"]
     assert Manifest.load(corpus / "out").task.options["train"] == ["src", "tgt"]

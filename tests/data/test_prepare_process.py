@@ -2,8 +2,9 @@
 
 import pytest
 
+from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process
-from padir.data.records import Manifest, PreparedSet, PrepareSettings, TaskConfig
+from padir.data.records import PreparedSet
 from padir.errors import PadirError
 
 
@@ -48,7 +49,7 @@ def test_this_process_stays_free_of_tensorflow(task, tmp_path, run_python):
     code = (
         "import sys\n"
         "from padir.data.prepare_process import prepare_in_process\n"
-        "from padir.data.records import PrepareSettings, TaskConfig\n"
+        "from padir.data.manifest import PrepareSettings, TaskConfig\n"
         "options = {'folder': sys.argv[1], 'train': ('src', 'tgt')}\n"
         "task = TaskConfig('tasks.text_files', 'letters', options)\n"
         "manifest = prepare_in_process(task, sys.argv[2], PrepareSettings(num_pieces=8))\n"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from padir.data import records, vocabulary
-from padir.data.records import Example, Manifest, PreparedSet, SplitWriter, TaskConfig
+from padir.data.manifest import Manifest, TaskConfig
+from padir.data.records import Example, PreparedSet, SplitWriter
 from padir.errors import PadirError
 
 SENTENCES = ["the old dog sleeps", "der alte Hund schläft"] * 3

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from padir.decoding.initial import StartWithMask, StartWithRandom
 from padir.types import TokenIds
