@@ -34,10 +34,14 @@ def main() -> int:
     parser.add_argument("--preset", choices=PRESETS, default="cpu")
     parser.add_argument("--work", help="data sets and runs; runs/quality_<preset> by default")
     parser.add_argument("--results", default=str(ROOT / "results"), help="where the JSON and the picture go")
+    parser.add_argument("--teacher_steps", type=int, help="updates, instead of the preset's")
+    parser.add_argument("--student_steps", type=int, help="updates, instead of the preset's")
     options = parser.parse_args()
     work = Path(options.work or f"runs/quality_{options.preset}")
     folders = {name: work / name for name in ("data", "distilled", "teacher", "student", "results")}
-    seconds = _train_all(options.data, PRESETS[options.preset], folders, work)
+    preset_file, teacher_steps, student_steps = PRESETS[options.preset]
+    updates = options.teacher_steps or teacher_steps, options.student_steps or student_steps
+    seconds = _train_all(options.data, preset_file, updates, folders, work)
 
     results = {"AR greedy": _evaluate(folders, "teacher", "ar_greedy", [])}
     for steps in STEPS:
@@ -59,6 +63,7 @@ def main() -> int:
     output = {
         "facts": run_facts() | {"phase_seconds": seconds},
         "preset": options.preset,
+        "updates": dict(zip(("teacher", "student"), updates, strict=True)),
         "train_pairs": data.splits["train"].num_examples,
         "evaluated_on": "validation",
         "systems": results,
@@ -70,9 +75,11 @@ def main() -> int:
     return 0
 
 
-def _train_all(data: str, preset: tuple, folders: dict[str, Path], work: Path) -> dict[str, float]:
-    """Trains teacher and student; returns seconds by phase, those of earlier starts added up."""
-    preset_file, teacher_steps, student_steps = preset
+def _train_all(
+    data: str, preset_file: str | None, updates: tuple[int, int], folders: dict[str, Path], work: Path
+) -> dict[str, float]:
+    """Trains teacher and student for so many updates; returns seconds by phase, those of earlier starts added up."""
+    teacher_steps, student_steps = updates
     extra = [f"--gin_file={preset_file}"] if preset_file else []
     clock = work / "seconds.json"
     work.mkdir(parents=True, exist_ok=True)

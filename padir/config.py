@@ -52,6 +52,7 @@ _DATACLASSES = (
     remasking.RemaskNothing,
     remasking.RemaskStutter,
     stopping.StopWhenUnchanged,
+    stopping.StopWhenConfident,
     stopping.StopNever,
     ranking.RankByLogProbability,
     benchmark.System,

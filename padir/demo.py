@@ -57,6 +57,7 @@ class DemoConfig:
       distill_sentences: how many training sentences the teacher translates; None all.
       refinement_steps: numbers of steps to compare.
       num_hypotheses: lengths tried per sentence.
+      confidence: a sentence is finished when every token is at least so probable, or nothing changed.
       latency_sentences, latency_repeats: requests timed per system, and how often each.
       seed: of everything.
     """
@@ -80,6 +81,7 @@ class DemoConfig:
     distill_sentences: int | None = None
     refinement_steps: tuple[int, ...] = (1, 2, 4, 10)
     num_hypotheses: int = 1
+    confidence: float = 0.8
     latency_sentences: int = 100
     latency_repeats: int = 3
     seed: int = 0
@@ -137,6 +139,8 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     phases = Phases(directory, config)
+    # Both students compile the same programs; the second takes them from here.
+    jax.config.update("jax_compilation_cache_dir", str(directory / "compiled"))
     folders = {
         "data": str(directory / "data"),
         "distilled": str(directory / "distilled"),

@@ -19,7 +19,7 @@ from padir.corruption import CorruptionConfig
 from padir.decoding import autoregressive
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement, drop_repeats, refine
-from padir.decoding.sampling import forbid_reserved
+from padir.decoding.sampling import argmax, forbid_reserved
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.layers import subkey
@@ -99,7 +99,7 @@ class _Model:
             logits, targets, label_smoothing=self.loss.label_smoothing, z_loss=self.loss.z_loss
         )
         loss = losses.weighted_mean(per_token, weights)
-        prediction = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        prediction = argmax(logits)
         accuracy = losses.weighted_mean((prediction == targets).astype(jnp.float32), weights)
         return loss, prediction, {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}
 
@@ -187,7 +187,9 @@ class PadirModel(_Model):
         metrics["loss"] = total + self.loss.length_loss_weight * length_loss
         return metrics["loss"], metrics
 
-    def decode(self, params: PyTree, source: Array, key: Array, config: Refinement) -> Hypotheses:
+    def decode(
+        self, params: PyTree, source: Array, key: Array, config: Refinement, num_steps: Array | None = None
+    ) -> Hypotheses:
         """Translates a batch.
 
         Args:
@@ -195,6 +197,7 @@ class PadirModel(_Model):
           source: [B, Ls] int32.
           key: randomness of the start, where it is random.
           config: steps and policies (static).
+          num_steps: [] int32, overrides the steps of `config` without compiling anew; see `refine`.
 
         Returns:
           `Hypotheses` with K = config.num_hypotheses and L = max_target_length.
@@ -217,7 +220,7 @@ class PadirModel(_Model):
             lambda *args, bucket=bucket: self._refine(*args, bucket=bucket, config=config) for bucket in buckets
         ]
         index = jnp.searchsorted(jnp.asarray(buckets), lengths.max())
-        return jax.lax.switch(index, branches, params, encoded, source, lengths, key)
+        return jax.lax.switch(index, branches, params, encoded, source, lengths, key, num_steps)
 
     def _refine(
         self,
@@ -226,6 +229,7 @@ class PadirModel(_Model):
         source: Array,
         lengths: Array,
         key: Array,
+        num_steps: Array | None,
         *,
         bucket: int,
         config: Refinement,
@@ -237,7 +241,7 @@ class PadirModel(_Model):
         start = config.start(key, rows, bucket, self.ids)
         plan = network.plan(encoded, source, start)
         live = jnp.repeat((source != PAD_ID).any(-1), lengths.shape[1])
-        state = refine(lambda tokens: self.step_logits(network, tokens, plan), start, rows, live, config)
+        state = refine(lambda tokens: self.step_logits(network, tokens, plan), start, rows, live, config, num_steps)
         tokens = drop_repeats(state.proposal, inside) if config.drop_repeats else state.proposal
         scores = config.rank(state.log_probs, inside).reshape(lengths.shape)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
+import functools
 import gzip
 import itertools
 import json
@@ -28,7 +30,7 @@ from padir.errors import PadirError
 from padir.models import DecodeConfig, Model, PadirModel
 from padir.progress import progress
 from padir.run_directory import load_model
-from padir.types import EOS_ID, PyTree
+from padir.types import EOS_ID, Array, PyTree
 
 # Sources are padded to the smallest of these that holds them, up to the model's longest.
 SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -53,6 +55,12 @@ class Translation:
     hypotheses: tuple[tuple[str, float], ...] = ()
 
 
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _decode(model: Model, params: PyTree, source: Array, key: Array, decode: DecodeConfig, *steps: Array) -> Hypotheses:
+    """`model.decode`, compiled once for all translators of equal models."""
+    return model.decode(params, source, key, decode, *steps)
+
+
 class Translator:
     """A model with its parameters and vocabulary, ready to translate; made by `padir.load`.
 
@@ -67,7 +75,6 @@ class Translator:
         self._mesh = sharding.make_mesh()
         self._params = jax.device_put(params, sharding.replicated(self._mesh))
         self._key = rng.stream(seed, "decode")
-        self._decode = jax.jit(model.decode, static_argnums=3)
 
     @property
     def default_decode(self) -> DecodeConfig:
@@ -137,7 +144,12 @@ class Translator:
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
-        return jax.device_get(self._decode(self._params, placed, self._key, decode))
+        steps = ()
+        if isinstance(decode, Refinement) and not decode.return_trace:
+            # The number of steps is data: 1, 4 and 10 steps share one compiled program.
+            steps = (np.int32(decode.num_steps),)
+            decode = dataclasses.replace(decode, num_steps=1)
+        return jax.device_get(_decode(self.model, self._params, placed, self._key, decode, *steps))
 
     def checked(self, decode: DecodeConfig | None) -> DecodeConfig:
         """`decode`, or the default for None; raises PadirError if it is for the other kind of model."""

@@ -69,8 +69,7 @@ def generate(count: int, *, seed: int | str, ambiguity: float, start: int = 0) -
     Args:
       count: how many pairs.
       seed: names the stream.
-      ambiguity: probability, 0 to 1, that the target is drawn uniformly from the valid translations (the canonical
-        one among them) instead of being the canonical one.
+      ambiguity: probability, 0 to 1, that the target is drawn evenly from all valid ways instead of canonical.
       start: index of the first pair, so that a stream can be made in parts.
 
     Raises:

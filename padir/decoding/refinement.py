@@ -60,8 +60,15 @@ class Refinement:
             raise PadirError(f"Refinement.target_buckets: {self.target_buckets} are not ascending positive lengths")
 
 
-def refine(logits_fn: LogitsFn, initial: Array, lengths: Array, live: Array, config: Refinement) -> RefinementState:
-    """Rewrites all positions at once, `config.num_steps` times at most.
+def refine(
+    logits_fn: LogitsFn,
+    initial: Array,
+    lengths: Array,
+    live: Array,
+    config: Refinement,
+    num_steps: Array | None = None,
+) -> RefinementState:
+    """Rewrites all positions at once, `num_steps` times at most.
 
     Args:
       logits_fn: tokens [N, L] int32 → logits [N, L, V]; -inf forbids a token.
@@ -69,14 +76,17 @@ def refine(logits_fn: LogitsFn, initial: Array, lengths: Array, live: Array, con
       lengths: [N] int32, at most L.
       live: [N] bool, False for rows that only pad the batch: they count as finished from the start.
       config: steps and policies.
+      num_steps: [] int32, overrides `config.num_steps`, so that one compiled loop serves any number of steps;
+        at most `config.num_steps` where a trace is kept.
 
     Returns:
       The final state. A row's `proposal` is what its last step wrote.
     """
     inside = length_mask(lengths, initial.shape[1])
+    limit = config.num_steps if num_steps is None else num_steps
 
     def running(state: RefinementState) -> Array:
-        return (state.step < config.num_steps) & ~state.done.all()
+        return (state.step < limit) & ~state.done.all()
 
     def step(state: RefinementState) -> RefinementState:
         return refinement_step(logits_fn, state, initial, inside, config)
@@ -115,7 +125,8 @@ def refinement_step(
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
-    stop = config.stop(state.tokens, tokens)
+    confidence = jnp.where(remasked.any(-1), -jnp.inf, log_probs.min(-1))
+    stop = config.stop(state.tokens, tokens, confidence)
     trace = state.trace
     if trace is not None:
         trace = _record(trace, state, jnp.where(held, state.proposal, proposal), log_probs, held)

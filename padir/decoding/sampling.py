@@ -14,8 +14,17 @@ def forbid_reserved(logits: Array, ids: TokenIds) -> Array:
     return jnp.where((token != PAD_ID) & (token < ids.num_pieces), logits, -jnp.inf)
 
 
+def argmax(logits: Array) -> Array:
+    """The first index of the largest value: logits [..., V] → [...] int32, as `jnp.argmax`.
+
+    As two plain reductions, which compilers vectorise; a reduction over (value, index) pairs they mostly do not.
+    """
+    size = logits.shape[-1]
+    largest = logits == logits.max(axis=-1, keepdims=True)
+    return jnp.where(largest, jnp.arange(size, dtype=jnp.int32), size - 1).min(axis=-1)
+
+
 def greedy(logits: Array) -> tuple[Array, Array]:
     """The likeliest token: logits [..., V] → (tokens [...] int32, log-probabilities [...] float32)."""
     logits = logits.astype(jnp.float32)
-    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    return tokens, logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
+    return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import jax.numpy as jnp
 
+from padir.errors import PadirError
 from padir.types import Array
 
 
 class StopPolicy(Protocol):
-    """Decides per row, from what a step read and what the next would read."""
+    """Decides per row, from what a step read, what the next would read, and how sure the step was."""
 
-    def __call__(self, read: Array, next_tokens: Array) -> Array:
-        """read [N, L] int32, next_tokens [N, L] int32 → stop [N] bool."""
+    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
+        """Chooses the rows that are finished.
+
+        Args:
+          read: [N, L] int32, what the step read.
+          next_tokens: [N, L] int32, what the next would read.
+          confidence: [N] float32, log-probability of the least likely token; -inf where any was remasked.
+
+        Returns:
+          [N] bool.
+        """
 
 
 @dataclass(frozen=True)
 class StopWhenUnchanged:
     """Stops where X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one."""
 
-    def __call__(self, read: Array, next_tokens: Array) -> Array:
+    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
         return (read == next_tokens).all(axis=-1)
+
+
+@dataclass(frozen=True)
+class StopWhenConfident:
+    """Stops where every token is likely enough, or nothing changed: saves the step that would only confirm.
+
+    Attributes:
+      threshold: least probability that every token must have.
+    """
+
+    threshold: float = 0.8
+
+    def __post_init__(self):
+        if not 0.0 < self.threshold <= 1.0:
+            raise PadirError(f"StopWhenConfident.threshold: {self.threshold} is not in (0, 1]")
+
+    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
+        return (read == next_tokens).all(axis=-1) | (confidence >= math.log(self.threshold))
 
 
 @dataclass(frozen=True)
 class StopNever:
     """Runs every step, for benchmarks of a fixed amount of work."""
 
-    def __call__(self, read: Array, next_tokens: Array) -> Array:
+    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
         return jnp.zeros((read.shape[0],), bool)
