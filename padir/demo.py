@@ -279,7 +279,13 @@ def _student_name(data: str, steps: int) -> str:
 
 
 def _refinement(config: DemoConfig, steps: int, **options: Any) -> Refinement:
-    return Refinement(num_steps=steps, num_hypotheses=config.num_hypotheses, target_buckets=config.buckets, **options)
+    return Refinement(
+        num_steps=steps,
+        num_hypotheses=config.num_hypotheses,
+        stop=StopWhenConfident(config.confidence),
+        target_buckets=config.buckets,
+        **options,
+    )
 
 
 def _systems(config: DemoConfig, folders: dict[str, str]) -> dict[str, tuple[Translator, DecodeConfig]]:
