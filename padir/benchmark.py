@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from padir.data.records import PreparedSet
+from padir.data.records import Example, PreparedSet
+from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.models import DecodeConfig
 from padir.progress import progress
@@ -108,6 +109,15 @@ def measure_latency(
     return {name: Latency(np.asarray(samples[name]), compile_seconds[name]) for name in systems}
 
 
+def fitting_texts(examples: Sequence[Example], vocabulary: Vocabulary, longest: int) -> list[str]:
+    """Sources, uncut, of at most `longest` tokens, EOS counted; says how many are passed over."""
+    texts = [example.source_text for example in examples]
+    fitting = [text for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True) if len(ids) < longest]
+    if len(fitting) < len(texts):
+        print(f"latency: passed over {len(texts) - len(fitting)} sources of over {longest} tokens", file=sys.stderr)
+    return fitting
+
+
 def benchmark(
     *,
     systems: Sequence[System],
@@ -145,9 +155,10 @@ def benchmark(
             opened[system.run_dir] = load(system.run_dir)
             check_vocabulary(data.vocabulary(), opened[system.run_dir].vocabulary.hash, system.run_dir)
     prepared = data.split(split)
-    examples = prepared.read(range(min(num_sentences, len(prepared))))
+    longest = min(translator.model.max_source_length for translator in opened.values())
+    texts = fitting_texts(prepared.read(range(len(prepared))), data.vocabulary(), longest)[:num_sentences]
     named = {system.name: (opened[system.run_dir], system.decode) for system in systems}
-    latencies = measure_latency(named, [example.source_text for example in examples], repeats=repeats, seed=seed)
+    latencies = measure_latency(named, texts, repeats=repeats, seed=seed)
 
     facts = run_facts()
     first = np.median(latencies[systems[0].name].samples)

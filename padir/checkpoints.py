@@ -92,8 +92,9 @@ class Checkpointer:
     def _restore(self, step: int | None, **items) -> ocp.args.Composite:
         step = self.latest_step() if step is None else step
         if step is None or step not in self._manager.all_steps():
-            have = ", ".join(map(str, self._manager.all_steps())) or "none"
-            raise PadirError(f"{self._folder}: no checkpoint of step {step}; steps there: {have}")
+            have = ", ".join(map(str, self._manager.all_steps()))
+            found = f"no checkpoint of step {step}; steps there: {have}" if have else "no checkpoint was saved yet"
+            raise PadirError(f"{self._folder}: {found}")
         try:
             return self._manager.restore(step, args=ocp.args.Composite(**items))
         except (ValueError, KeyError, FileNotFoundError) as error:

@@ -63,9 +63,6 @@ def main(arguments: list[str] | None = None) -> int:
     except PadirError as error:
         print(f"padir {options.command}: {error}", file=sys.stderr)
         return 2
-    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        print(f"padir {options.command}: {error.filename}: {error.strerror.lower()}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(f"padir {options.command}: interrupted", file=sys.stderr)
         return 130

@@ -82,7 +82,9 @@ def _keeping_configuration(name: str, function: Callable[..., Any]) -> Callable[
             flags = ", ".join(f"--gin.{name}.{parameter}=…" for parameter in missing)
             raise PadirError(f"no value for {', '.join(missing)}; name a --gin_file that sets it, or give {flags}")
         path = _OPERATIVE_FILES[name]({p.name: p.default for p in parameters} | given)
-        save_operative(path)
+        if path is not None and not Path(path).exists():
+            # A killed run must have its configuration, too; a refused one must not replace another's.
+            save_operative(path)
         result = function(**given)
         save_operative(path)
         return result
@@ -171,7 +173,9 @@ def run(command: str) -> Any:
         raise PadirError(f"give a value for {', '.join(missing)} ({options})")
     try:
         return _CONFIGURABLES[command]()
-    except PadirError as error:
+    except BrokenPipeError:
+        raise
+    except (PadirError, OSError) as error:
         # gin appends where the call came from; the message says all that the user needs.
         raise PadirError(str(error).split("\n  In call to configurable")[0]) from error
     except TypeError as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from typing import Any
 import jax
 
 from padir import report
-from padir.benchmark import Latency, measure_latency, run_facts
+from padir.benchmark import Latency, fitting_texts, measure_latency, run_facts
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import Example, PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement
+from padir.decoding.stopping import StopWhenConfident
 from padir.distill import distill
 from padir.errors import PadirError
 from padir.evaluate import decode_examples, score
@@ -36,6 +38,8 @@ from padir.translate import Translation, Translator, load
 TEACHER = "AR greedy"
 RAW, DISTILLED = "raw", "distilled"
 _PHASES_FILE = "phases.json"
+# Preparation is a process of its own.
+_EVERYONE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,6 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     phases = Phases(directory, config)
-    # Both students compile the same programs; the second takes them from here.
-    jax.config.update("jax_compilation_cache_dir", str(directory / "compiled"))
     folders = {
         "data": str(directory / "data"),
         "distilled": str(directory / "distilled"),
@@ -152,6 +154,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
     phases.run("distill", lambda: _distill(config, folders))
     for data, student in (("data", "raw"), ("distilled", "student")):
+        # Both students compile the same programs; the second takes them from the cache.
         phases.run(
             f"train {Path(folders[student]).name}",
             lambda data=data, student=student: _train_student(
@@ -171,7 +174,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     }
     latencies = measure_latency(
         systems,
-        [example.source_text for example in examples[: config.latency_sentences]],
+        fitting_texts(examples, data.vocabulary(), config.max_length)[: config.latency_sentences],
         repeats=config.latency_repeats,
         seed=config.seed,
     )
@@ -180,7 +183,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     result["facts"] = run_facts() | {
         "seconds": sum(phases.seconds.values()),
         "phase_seconds": phases.seconds,
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_memory_mb": max(resource.getrusage(who).ru_maxrss for who in _EVERYONE) / 1024,
         "config": dataclasses.asdict(config),
     }
     pictures = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)
@@ -222,6 +225,22 @@ def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
 
 
 def _train_student(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
+    with _compilation_cache(Path(run_dir).parent / "compiled"):
+        _train_padir(config, data_dir, run_dir, teacher_dir)
+
+
+@contextlib.contextmanager
+def _compilation_cache(folder: Path) -> Iterator[None]:
+    """JAX keeps what it compiles in `folder`, and goes back to what it did before."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def _train_padir(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
     _train(
         config,
         data_dir,
@@ -372,5 +391,5 @@ def _draw(
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
         ("latency.png", "Latency of single sentences: share of requests that took at most so long"),
-        ("refinement.png", "One sentence changing step by step, each token coloured by its probability"),
+        ("refinement.png", "The sentence that took most steps to come out right; colour is probability"),
     ]

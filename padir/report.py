@@ -79,8 +79,7 @@ def refinement_steps(path: Path, source: str, trace: Trace, steps: int, pieces) 
     image = axes.imshow(probabilities, cmap=colours, norm=norm, aspect="auto", alpha=0.75)
     rows = [np.asarray(trace.inputs[0])[:length], *np.asarray(trace.proposals)[:steps, :length]]
     for row, ids in enumerate(rows):
-        words = ["[MASK]"] * length if row == 0 else pieces(ids.tolist())
-        for column, word in enumerate(words):
+        for column, word in enumerate(pieces(ids.tolist())):
             axes.text(column, row, word.replace("▁", "_"), ha="center", va="center", fontsize=9)
     axes.set_yticks(range(steps + 1), ["start", *(f"step {step}" for step in range(1, steps + 1))])
     axes.set_xticks(range(length), [str(column + 1) for column in range(length)])

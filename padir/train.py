@@ -40,7 +40,7 @@ class Cadence:
 
     Attributes:
       log: training metrics are averaged and written.
-      evaluate: the validation split is evaluated; also at the end.
+      evaluate: the validation split is evaluated; unless never, also at the end.
       checkpoint: the state is saved.
       keep: how many checkpoints stay.
     """
@@ -98,9 +98,9 @@ def train(
     bucketed = _buckets(buckets, built)
     mesh = sharding.make_mesh()
     sharding.check_batch_size(batch_size, mesh)
+    updates = optimizer.build(num_steps)
     save_model(run_dir, built, vocabulary)
 
-    updates = optimizer.build(num_steps)
     state = create_train_state(built, updates, seed, mesh)
     with Checkpointer(run_dir, keep=cadence.keep) as checkpointer:
         start_step = checkpointer.latest_step()
@@ -113,7 +113,7 @@ def train(
         if int(state.step) >= num_steps:
             return state
         step_fn = make_train_step(built, updates, optimizer.schedule(num_steps), seed, mesh)
-        evaluator = Evaluator(built, data, eval_split, bucketed, batch_size, mesh)
+        evaluator = Evaluator(built, data, eval_split, bucketed, batch_size, mesh) if cadence.evaluate else None
         batches = train_batches(
             data.split(train_split),
             buckets=bucketed,
@@ -147,7 +147,7 @@ def _loop(state, step_fn, batches, evaluator, checkpointer, writer, mesh, num_st
             if log or evaluate or checkpoint:
                 written = window.finish(step)
                 bar.set_postfix(loss=f"{written['train/loss']:.3f}")
-                if evaluate:
+                if evaluate and evaluator is not None:
                     written |= evaluator(state.params)
                 writer.write(step, written)
                 if checkpoint:
@@ -277,9 +277,10 @@ class MetricWindow:
         result = {f"train/{name}": float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "tokens"}
         result["train/tokens_per_second"] = float(sum(int(row["tokens"]) for row in rows)) / seconds
         result["train/compile_seconds"] = compile_seconds
-        if not math.isfinite(result["train/loss"]):
+        if not math.isfinite(result["train/loss"] + result["train/gradient_norm"]):
             raise PadirError(
-                f"step {step}: the training loss is {result['train/loss']}; lower OptimizerConfig.peak_learning_rate "
+                f"step {step}: the training loss is {result['train/loss']}, the gradient norm "
+                f"{result['train/gradient_norm']}; lower OptimizerConfig.peak_learning_rate "
                 "or lengthen its warm-up, then train again: it resumes at the last checkpoint"
             )
         return result

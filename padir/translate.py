@@ -111,6 +111,8 @@ class Translator:
           PadirError: a text that is empty or too long (names its position), or a decode configuration of
             the other kind of model.
         """
+        if isinstance(texts, str):
+            raise PadirError("translate takes a list of texts, not one text: use translate([text])")
         sources = []
         for index, text in enumerate(texts):
             try:
@@ -139,7 +141,13 @@ class Translator:
         """Decodes one batch in one device round trip; rows beyond `len(sources)` only pad the result (numpy)."""
         ways = self._mesh.devices.size
         rows = ways * _power_of_two(-(-len(sources) // ways))
-        width = _bucket(max(map(len, sources)), self.model.max_source_length)
+        longest = max(map(len, sources))
+        if longest > self.model.max_source_length:
+            raise PadirError(
+                f"a source of {longest} tokens is longer than the {self.model.max_source_length} the model allows; "
+                "prepare the data with smaller maximum lengths"
+            )
+        width = _bucket(longest, self.model.max_source_length)
         batch = np.zeros((rows, width), np.int32)
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
@@ -229,7 +237,7 @@ def translate_files(
     if output_format not in ("lines", "jsonl"):
         raise PadirError(f"translate.output_format: unknown {output_format!r}; choose lines or jsonl")
     _check_batch_size(batch_size)
-    missing = [name for name in inputs if name != "-" and not Path(name).is_file()]
+    missing = [name for name in inputs if name != "-" and (not Path(name).exists() or Path(name).is_dir())]
     if missing:
         raise PadirError(f"{missing[0]}: no such input file")
     if rejects is None:

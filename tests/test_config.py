@@ -67,10 +67,10 @@ def test_a_misspelt_macro_names_the_macros_there_are():
 
 def test_required_names_only_what_the_command_reads():
     config.parse(["runs/tatoeba_de_en_padir.gin"], [])
-    assert config.required("train") == ["DATA_DIR", "INIT", "RUN_DIR"]
+    assert config.required("train") == ["DATA", "DATA_DIR", "RUN_DIR"]
     assert config.required("evaluate") == ["DATA_DIR", "RUN_DIR"]
     assert config.required("translate") == ["RUN_DIR"]
-    config.parse(["runs/tatoeba_de_en_padir.gin"], ["INIT='x'", "RUN_DIR='y'"])
+    config.parse(["runs/tatoeba_de_en_padir.gin", "runs/distilled.gin"], ["RUN_DIR='y'"])
     assert config.required("train") == ["DATA_DIR"]
     config.parse(["bench/ar_padir.gin"], ["AR_DIR='x'"])
     assert config.required("benchmark") == ["PADIR_DIR"]

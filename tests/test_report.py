@@ -101,7 +101,7 @@ def test_one_sentence_changing(tmp_path, figures):
     trace = Trace(tokens[0], tokens[1], np.log(np.full((3, 4), 0.5)))
     report.refinement_steps(tmp_path / "r.png", "a dog", trace, 2, lambda ids: [f"▁{number}" for number in ids])
     axes = figures[0].axes[0]
-    assert [text.get_text() for text in axes.texts] == ["[MASK]"] * 3 + ["_4", "_4", "_1"] + ["_4", "_5", "_1"]
+    assert [text.get_text() for text in axes.texts] == ["_4"] * 3 + ["_4", "_4", "_1"] + ["_4", "_5", "_1"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["start", "step 1", "step 2"]
     shown = axes.images[0].get_array()
     assert shown.shape == (3, 3)

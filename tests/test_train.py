@@ -321,15 +321,15 @@ def test_starting_under_another_vocabulary(tiny, vocabulary, tmp_path):
 def test_a_run_without_a_checkpoint_cannot_be_started_from(tiny, vocabulary, tmp_path):
     save_model(tmp_path, tiny.model("ar")(TokenIds(300)), vocabulary)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(PadirError, match="no checkpoint of step None; steps there: none"):
+    with pytest.raises(PadirError, match="no checkpoint was saved yet"):
         start_from({}, str(tmp_path), vocabulary, make_mesh())
 
 
 def test_cadence_decides_what_is_written(tiny, tmp_path):
-    """Log every 3, evaluate never but at the end, keep one checkpoint of those every 4."""
+    """Log every 3, evaluate never, keep one checkpoint of those every 4."""
     cadence = Cadence(log=3, evaluate=0, checkpoint=4, keep=1)
     tiny.train(tmp_path / "run", "ar", num_steps=10, cadence=cadence)
     lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
     assert [line["step"] for line in lines] == [3, 4, 6, 8, 9, 10]
-    assert [line["step"] for line in lines if "validation/loss" in line] == [10]
+    assert [line["step"] for line in lines if "validation/loss" in line] == []
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["10"]

@@ -171,8 +171,9 @@ class Vocabulary:
         return self._processor.encode(texts)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids: cut at the first EOS, pad and reserved ids dropped."""
-        return self._processor.decode(self._text_ids(ids))
+        """Returns the text of ids as one line: cut at the first EOS, pad and reserved ids dropped."""
+        # Byte pieces can spell a line end, which would shift every later line of an output.
+        return " ".join(self._processor.decode(self._text_ids(ids)).split())
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns one printable name an id, reserved ids and EOS included, for pictures of decoding."""
