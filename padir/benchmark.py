@@ -48,11 +48,12 @@ class Latency:
 
     Attributes:
       samples: [n], in the order measured.
-      compile_seconds: spent before, in warm-up; not part of any sample.
+      warm_up_seconds: spent before, on translating every text once; not part of any sample. It is mostly
+        compilation, which falls on the first of the systems that share a program.
     """
 
     samples: np.ndarray
-    compile_seconds: float
+    warm_up_seconds: float
 
     def to_dict(self) -> dict[str, float]:
         """Median, mean, p90, p99 and n."""
@@ -62,7 +63,7 @@ class Latency:
             "p90": float(np.percentile(self.samples, 90)),
             "p99": float(np.percentile(self.samples, 99)),
             "n": len(self.samples),
-            "compile_seconds": self.compile_seconds,
+            "warm_up_seconds": self.warm_up_seconds,
         }
 
 
@@ -88,12 +89,12 @@ def measure_latency(
     Returns:
       By name, len(texts) · repeats samples.
     """
-    compile_seconds = {}
+    warm_up_seconds = {}
     for name, (translator, decode) in systems.items():
         began = time.perf_counter()
         for text in texts:
             translator.translate([text], decode)
-        compile_seconds[name] = time.perf_counter() - began
+        warm_up_seconds[name] = time.perf_counter() - began
     order = random.Random(seed)
     samples: dict[str, list[float]] = {name: [] for name in systems}
     with progress(label="latency", unit="requests", total=repeats * len(texts) * len(systems)) as bar:
@@ -106,7 +107,7 @@ def measure_latency(
                     translator.translate([text], decode)
                     samples[name].append(1e3 * (time.perf_counter() - began))
                 bar.update(len(systems))
-    return {name: Latency(np.asarray(samples[name]), compile_seconds[name]) for name in systems}
+    return {name: Latency(np.asarray(samples[name]), warm_up_seconds[name]) for name in systems}
 
 
 def fitting_texts(examples: Sequence[Example], vocabulary: Vocabulary, longest: int) -> list[str]:
@@ -183,12 +184,12 @@ def benchmark(
 
 def latency_table(result: dict[str, Any]) -> str:
     """A benchmark's result as a Markdown table."""
-    lines = ["| system | median ms | p99 ms | n | speed-up | compile s |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| system | median ms | p99 ms | n | speed-up | warm-up s |", "|---|---:|---:|---:|---:|---:|"]
     for name, system in result["systems"].items():
         latency = system["latency_ms"]
         lines.append(
             f"| {name} | {latency['median']:.2f} | {latency['p99']:.2f} | {latency['n']} | "
-            f"{system['speed_up']:.2f} | {latency['compile_seconds']:.1f} |"
+            f"{system['speed_up']:.2f} | {latency['warm_up_seconds']:.1f} |"
         )
     return "\n".join(lines)
 

@@ -33,9 +33,9 @@ class CorruptionConfig:
 
 
 def noise(key: Array, shape: tuple[int, ...], ids: TokenIds, random_probability: float) -> Array:
-    """Draws noise tokens of the given shape, int32: MASK, or with `random_probability` any piece but pad."""
+    """Draws noise tokens of the given shape, int32: MASK, or with `random_probability` any piece but pad and EOS."""
     which_key, token_key = jax.random.split(key)
-    random_tokens = jax.random.randint(token_key, shape, EOS_ID, ids.num_pieces)
+    random_tokens = jax.random.randint(token_key, shape, EOS_ID + 1, ids.num_pieces)
     return jnp.where(jax.random.uniform(which_key, shape) < random_probability, random_tokens, ids.mask_id)
 
 

@@ -57,7 +57,7 @@ def test_the_clock_sees_a_slow_system_and_leaves_warm_up_out(monkeypatch):
     latencies = measure_latency({"slow": (slow, None), "fast": (fast, None)}, ["x", "y"], repeats=4)
     assert latencies["slow"].samples.min() >= 20
     assert np.median(latencies["fast"].samples) < 5
-    assert latencies["slow"].compile_seconds >= 0.04
+    assert latencies["slow"].warm_up_seconds >= 0.04
 
     # A first call that takes long, as compilation does, is in no sample.
     translate = Recorder.translate
@@ -69,7 +69,7 @@ def test_the_clock_sees_a_slow_system_and_leaves_warm_up_out(monkeypatch):
 
     monkeypatch.setattr(Recorder, "translate", compiling)
     (latency,) = measure_latency({"a": (Recorder("a", []), None)}, ["x"], repeats=3).values()
-    assert latency.compile_seconds >= 0.1
+    assert latency.warm_up_seconds >= 0.1
     assert latency.samples.max() < 50
 
 
@@ -98,7 +98,7 @@ def test_summary_by_hand():
         "p90": pytest.approx(90.1),
         "p99": pytest.approx(99.01),
         "n": 100,
-        "compile_seconds": 2.5,
+        "warm_up_seconds": 2.5,
     }
 
 
@@ -126,8 +126,9 @@ def test_what_is_written(tiny, measured):
         assert latency["n"] == 6
         assert 0 < latency["median"] <= latency["p90"] <= latency["p99"]
         assert system["speed_up"] == pytest.approx(first / latency["median"])
-        # Compiling takes seconds, a sentence milliseconds.
-        assert latency["compile_seconds"] > 10 * latency["median"] / 1000
+        # Compiling takes seconds, a sentence milliseconds; 1 and 2 steps share what the first of them compiles.
+        if latency is not stored["systems"]["2 steps"]["latency_ms"]:
+            assert latency["warm_up_seconds"] > 10 * latency["median"] / 1000
     assert stored["systems"]["1 step"]["decode"] == repr(Refinement(num_steps=1, target_buckets=()))
     assert stored["systems"]["AR"]["decode"].startswith("Autoregressive(")
 
@@ -163,10 +164,10 @@ def test_the_commit_says_whether_the_checkout_differs(monkeypatch, tmp_path):
 
 
 def test_table():
-    latency = {"median": 12.345, "p99": 20.0, "n": 6, "compile_seconds": 1.25}
+    latency = {"median": 12.345, "p99": 20.0, "n": 6, "warm_up_seconds": 1.25}
     table = latency_table({"systems": {"AR": {"latency_ms": latency, "speed_up": 1.0}}})
     assert table.splitlines() == [
-        "| system | median ms | p99 ms | n | speed-up | compile s |",
+        "| system | median ms | p99 ms | n | speed-up | warm-up s |",
         "|---|---:|---:|---:|---:|---:|",
         "| AR | 12.35 | 20.00 | 6 | 1.00 | 1.2 |",
     ]

@@ -118,7 +118,7 @@ class _StopRow:
     row: int
     from_step_input: int
 
-    def __call__(self, read, next_tokens):
+    def __call__(self, read, next_tokens, confidence):
         return (jnp.arange(read.shape[0]) == self.row) & (read[:, 1] == self.from_step_input)
 
 
@@ -128,7 +128,7 @@ class _StopWhenSumIsDivisible:
 
     divisor: int = 3
 
-    def __call__(self, read, next_tokens):
+    def __call__(self, read, next_tokens, confidence):
         return next_tokens.sum(-1) % self.divisor == 0
 
 
