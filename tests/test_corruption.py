@@ -49,20 +49,20 @@ def test_the_share_kept_is_the_probability():
     assert abs((corrupted == 5).mean() - 0.15) < 0.01
 
 
-def test_random_noise_is_uniform_over_pieces_without_padding():
-    tokens = jnp.full((270, 100), 5, jnp.int32)
+def test_random_noise_is_uniform_over_pieces_without_padding_and_eos():
+    tokens = jnp.full((260, 100), 5, jnp.int32)
     corrupted = corrupt(KEY, tokens, IDS, CorruptionConfig(keep_probability=0.0, random_probability=1.0))
     counts = np.bincount(np.ravel(corrupted), minlength=128)
-    assert counts[0] == 0 and counts[28:].sum() == 0
-    # 27 pieces, 1,000 expected each: standard deviation 31.
-    assert (abs(counts[1:28] - 1000) < 150).all()
+    assert counts[:2].sum() == 0 and counts[28:].sum() == 0
+    # 26 pieces, 1,000 expected each: standard deviation 31.
+    assert (abs(counts[2:28] - 1000) < 150).all()
 
 
 def test_a_mixture_holds_both_kinds_in_proportion():
     tokens = jnp.full((200, 100), 5, jnp.int32)
     corrupted = corrupt(KEY, tokens, IDS, CorruptionConfig(keep_probability=0.0, random_probability=0.3))
     assert abs((corrupted == MASK).mean() - 0.7) < 0.015
-    assert ((corrupted == MASK) | ((corrupted >= 1) & (corrupted < 28))).all()
+    assert ((corrupted == MASK) | ((corrupted >= 2) & (corrupted < 28))).all()
 
 
 def test_noise_is_reproducible_from_its_key_and_differs_between_keys():
@@ -126,7 +126,7 @@ def test_hand_over_noises_with_random_tokens_where_training_does():
     config = CorruptionConfig(random_probability=1.0)
     handed = corruption.hand_over(KEY, prediction, jnp.full((50, 40), 3), IDS, config)
     assert (handed[:, 0] == 7).all()
-    assert ((handed >= 1) & (handed < 28)).all() and len(np.unique(handed)) == 27
+    assert ((handed >= 2) & (handed < 28)).all() and len(np.unique(handed)) == 26
 
 
 @pytest.mark.parametrize(
