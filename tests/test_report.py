@@ -96,12 +96,12 @@ def test_latency_distributions(tmp_path, figures):
 
 
 def test_one_sentence_changing(tmp_path, figures):
-    """Three tokens, two of three steps run: a start row of masks, then what each step wrote."""
+    """Three tokens, two of three steps run: the row it started from, then what each step wrote."""
     tokens = np.array([[[9, 9, 9, 0], [4, 9, 1, 0], [0, 0, 0, 0]], [[4, 4, 1, 0], [4, 5, 1, 0], [0, 0, 0, 0]]])
     trace = Trace(tokens[0], tokens[1], np.log(np.full((3, 4), 0.5)))
     report.refinement_steps(tmp_path / "r.png", "a dog", trace, 2, lambda ids: [f"▁{number}" for number in ids])
     axes = figures[0].axes[0]
-    assert [text.get_text() for text in axes.texts] == ["_4"] * 3 + ["_4", "_4", "_1"] + ["_4", "_5", "_1"]
+    assert [text.get_text() for text in axes.texts] == ["_9"] * 3 + ["_4", "_4", "_1"] + ["_4", "_5", "_1"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["start", "step 1", "step 2"]
     shown = axes.images[0].get_array()
     assert shown.shape == (3, 3)

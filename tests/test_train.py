@@ -232,12 +232,14 @@ def test_a_run_of_another_configuration(tiny):
 
 def test_a_missing_split(tiny, tmp_path):
     with pytest.raises(PadirError, match="no split 'dev'; it has train, validation, test"):
-        tiny.train(tmp_path / "run", eval_split="dev")
+        tiny.train(tmp_path / "run", eval_split="dev", cadence=Cadence(log=4, evaluate=4, checkpoint=0))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
     reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
-    with pytest.raises(PadirError, match=r"step 4: the training loss is nan; lower .*peak_learning_rate"):
+    with pytest.raises(
+        PadirError, match=r"step 4: the training loss is nan, the gradient norm .*; lower .*peak_learning_rate"
+    ):
         tiny.train(tmp_path / "run", "ar", optimizer=reckless)
     with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
         assert checkpointer.latest_step() is None
@@ -252,10 +254,15 @@ def test_an_interval_is_averaged_and_timed(monkeypatch):
     clock = iter([100.0, 105.0])
     monkeypatch.setattr("padir.train.time.perf_counter", lambda: next(clock))
     window = MetricWindow(Steps)
-    window.add({"loss": np.float32(1.0), "tokens": np.int32(10)})
-    window.add({"loss": np.float32(2.0), "tokens": np.int32(30)})
+    window.add({"loss": np.float32(1.0), "gradient_norm": np.float32(0.5), "tokens": np.int32(10)})
+    window.add({"loss": np.float32(2.0), "gradient_norm": np.float32(0.5), "tokens": np.int32(30)})
     Steps.compile_seconds = 8.0
-    assert window.finish(2) == {"train/loss": 1.5, "train/tokens_per_second": 10.0, "train/compile_seconds": 1.0}
+    assert window.finish(2) == {
+        "train/loss": 1.5,
+        "train/gradient_norm": 0.5,
+        "train/tokens_per_second": 10.0,
+        "train/compile_seconds": 1.0,
+    }
 
 
 @pytest.fixture
