@@ -238,7 +238,7 @@ def test_a_missing_split(tiny, tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
     reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
     with pytest.raises(
-        PadirError, match=r"step 4: the training loss is nan, the gradient norm .*; lower .*peak_learning_rate"
+        PadirError, match=r"step 4: the training loss is nan, .*; lower .*peak_learning_rate"
     ):
         tiny.train(tmp_path / "run", "ar", optimizer=reckless)
     with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
