@@ -20,7 +20,7 @@ SUMMARIES = {
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
 }
 
-# Each works from the checkout's root, in this order, and is tried by tests/test_readme.py.
+# For the checkout's root; tests/test_readme.py checks that commands, flags and gin files exist.
 EXAMPLES = {
     "prepare": "padir prepare --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\"",
     "train": "padir train --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\" --gin.RUN_DIR=\"'runs/ar'\"",
