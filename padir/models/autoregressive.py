@@ -1,0 +1,87 @@
+"""The autoregressive model: teacher, and the baseline that every speed-up is measured against (layer 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from flax import nnx
+
+from padir import rng
+from padir.decoding import autoregressive
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.sampling import forbid_reserved
+from padir.decoding.state import Hypotheses
+from padir.errors import PadirError
+from padir.layers import subkey
+from padir.models.base import BaseModel, Batch, Metrics
+from padir.network import EncoderDecoder, NetworkConfig
+from padir.types import PAD_ID, Array, PyTree
+
+
+class _Autoregressive(nnx.Module):
+    """The modules of an autoregressive model."""
+
+    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
+        self.network = EncoderDecoder(config, rngs)
+
+
+@dataclass(frozen=True)
+class AutoregressiveModel(BaseModel):
+    """The same network decoding left to right: the teacher, and the baseline.
+
+    Attributes: see `PadirModel`; the decoder must be causal.
+    """
+
+    network: NetworkConfig = NetworkConfig(causal=True, positional_attention=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.network.causal:
+            raise PadirError("AutoregressiveModel: NetworkConfig.causal must be True; use PadirModel instead")
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Makes the modules with fresh parameters."""
+        return _Autoregressive(self.network, rngs)
+
+    def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
+        """Teacher-forced cross-entropy; arguments and result as in `PadirModel.loss_and_metrics`."""
+        network = self.module(params).network
+        source, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
+        dropout_key = rng.stream(key, "dropout") if train else None
+        encoded = network.encode(source, subkey(dropout_key, 0))
+        plan = network.plan(encoded, source, targets.shape[1])
+        inputs = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=autoregressive.START_ID)
+        hidden = network.decode(inputs, plan, dropout_key=subkey(dropout_key, 1)).hidden
+        weights = (targets != PAD_ID).astype(jnp.float32)
+        loss, _, metrics = self._stage_metrics(1, network.logits(hidden), targets, weights)
+        return loss, {**metrics, "loss": loss}
+
+    def decode(self, params: PyTree, source: Array, key: Array, config: Autoregressive) -> Hypotheses:
+        """Translates a batch greedily with cached self- and cross-attention; see `PadirModel.decode` (K = 1)."""
+        del key
+        network = self.module(params).network
+        rows, source_length = source.shape
+        max_length = config.max_length(source_length, self.max_target_length)
+        plan = network.plan(network.encode(source), source, max_length)
+
+        def step(last: Array, cache):
+            output = network.decode(last[:, None], plan, cache)
+            return forbid_reserved(network.logits(output.hidden)[:, 0], self.ids), output.cache
+
+        # A row that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
+        # a row may write depends on its own source alone, never on the bucket it is padded to.
+        source_lengths = (source != PAD_ID).sum(-1)
+        limits = config.max_length(source_lengths, self.max_target_length)
+        state = autoregressive.greedy_decode(
+            step, network.empty_cache(rows, max_length), source_lengths > 0, limits, max_length
+        )
+        lengths = (state.tokens != PAD_ID).sum(-1)
+        pad = ((0, 0), (0, self.max_target_length - max_length))
+        return Hypotheses(
+            tokens=jnp.pad(state.tokens, pad)[:, None],
+            scores=(state.score / jnp.maximum(lengths, 1) ** config.alpha)[:, None],
+            predicted_lengths=lengths[:, None],
+            steps_run=lengths[:, None],
+            batch_steps=state.cache.position,
+        )
