@@ -20,6 +20,7 @@ CORE = [
     "array-record>=0.8.3",
     "gin-config>=0.5.0",
     "sacrebleu>=2.6.0",
+    "safetensors>=0.8.0",
     "sentencepiece>=0.2.1",
     "tensorboardX>=2.6.4",
     "tqdm>=4.66",

@@ -2,7 +2,8 @@
 
 Every phase is a `padir` command with the gin files of gin/runs; this script only calls them in order and lays the
 results side by side in benchmarks/results/quality_<task>_<preset>.{json,png}. Stopped and started again, it goes on
-where it was: training resumes at its checkpoint, finished phases are not repeated.
+where it was: training at its checkpoint, distillation at its chunk. Evaluation and latency, minutes in all, are done
+anew. Seconds are those of all starts, except one that was killed without warning.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ def main() -> int:
                 f"--baseline={folders['results'] / 'ar_greedy.txt'}",
             ],
         )
-    latency = _latency(folders)
-    for system, measured in zip(results, latency["systems"].values(), strict=True):
-        results[system] |= {"latency_ms": measured["latency_ms"], "speed_up": measured["speed_up"]}
+    _add_latency(results, _latency(folders)["systems"])
     data = PreparedSet.open(folders["data"]).manifest
     name = f"quality_{data.task.name}_{options.preset}"
     output = {
@@ -78,7 +77,11 @@ def main() -> int:
 def _train_all(
     data: str, preset_file: str | None, updates: tuple[int, int], folders: dict[str, Path], work: Path
 ) -> dict[str, float]:
-    """Trains teacher and student for so many updates; returns seconds by phase, those of earlier starts added up."""
+    """Trains teacher and student for so many updates.
+
+    Returns:
+      Seconds by phase, those of earlier starts added up; the teacher's include preparing the data.
+    """
     teacher_steps, student_steps = updates
     extra = [f"--gin_file={preset_file}"] if preset_file else []
     clock = work / "seconds.json"
@@ -87,9 +90,12 @@ def _train_all(
 
     def phase(name: str, *arguments: str) -> None:
         began = time.perf_counter()
-        _padir(*arguments)
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
-        write_text(clock, json.dumps(seconds) + "\n")
+        try:
+            _padir(*arguments)
+        finally:
+            # Time that an interrupted start has spent was needed, too: its checkpoints are gone on from.
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+            write_text(clock, json.dumps(seconds) + "\n")
 
     phase(
         "teacher",
@@ -101,7 +107,14 @@ def _train_all(
         f"--gin.RUN_DIR={str(folders['teacher'])!r}",
         f"--num_steps={teacher_steps}",
     )
-    if not (folders["distilled"] / MANIFEST_NAME).exists():
+    if (folders["distilled"] / MANIFEST_NAME).exists():
+        distilled_at = PreparedSet.open(folders["distilled"]).manifest.task.options["teacher_step"]
+        if distilled_at != teacher_steps:
+            sys.exit(
+                f"{folders['distilled']}: made by the teacher of step {distilled_at}, which is now at {teacher_steps}; "
+                f"delete it and {folders['student']}, or choose another --work"
+            )
+    else:
         phase(
             "distill",
             "distill",
@@ -150,6 +163,15 @@ def _latency(folders: dict[str, Path]) -> dict:
         f"--output={output}",
     )
     return json.loads(output.read_text(encoding="utf-8"))
+
+
+def _add_latency(results: dict[str, dict], measured: dict[str, dict]) -> None:
+    """Joins latency to quality by the system's name; ends the script if the two were decoded differently."""
+    for name, row in results.items():
+        if name not in measured or measured[name]["decode"] != row["decode"]:
+            other = measured[name]["decode"] if name in measured else f"no such system in {sorted(measured)}"
+            sys.exit(f"{name}: quality is of {row['decode']}, latency of {other}; mend gin/bench/ar_padir.gin")
+        row |= {key: measured[name][key] for key in ("latency_ms", "speed_up")}
 
 
 def _padir(*arguments: str) -> None:

@@ -4,17 +4,18 @@ __version__ = "0.1.0"
 
 
 def load(path, **options):
-    """Opens a run directory written by `padir train` and returns a translator.
+    """Opens a run directory written by `padir train`, or a checkpoint from elsewhere, and returns a translator.
 
     Args:
-      path: a run directory (str or path-like).
-      **options: passed on to `padir.translate.load`, e.g. `step=1000` for another checkpoint.
+      path: a run directory, a T5 folder of Hugging Face, or a T5X checkpoint (str or path-like).
+      **options: passed on to `padir.translate.load`, e.g. `step=1000` for another checkpoint, or
+        `vocabulary="spiece.model"` for a checkpoint that has none beside it.
 
     Returns:
       A `padir.translate.Translator`; `.translate(["…"])` returns one `Translation` per text.
 
     Raises:
-      PadirError: the directory holds no finished run, or its vocabulary does not match.
+      PadirError: there is no trained model, or its vocabulary does not match, or there is none.
     """
     # Imported here so that `import padir` alone costs nothing and starts no JAX backend.
     from padir.translate import load as load_translator

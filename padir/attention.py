@@ -23,11 +23,29 @@ class KeyValue:
 
 
 class MultiHeadAttention(nnx.Module):
-    """T5 attention: no biases, no 1/sqrt(D) (the query initialisation carries it), softmax in float32."""
+    """T5 attention: no biases, no 1/sqrt(D) (the query initialisation carries it)."""
 
     def __init__(
-        self, features: int, num_heads: int, head_dim: int, *, dropout_rate: float, dtype: jnp.dtype, rngs: nnx.Rngs
+        self,
+        features: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        dropout_rate: float,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+        float32_logits: bool = True,
     ):
+        """Draws the projections.
+
+        Args:
+          features: E.
+          num_heads, head_dim: H and D.
+          dropout_rate: of the attention weights.
+          dtype: of activations.
+          rngs: randomness.
+          float32_logits: whether logits and their softmax are in float32 rather than in `dtype`.
+        """
         inner = num_heads * head_dim
         self.query = Dense(features, inner, dtype=dtype, rngs=rngs, scale=head_dim**-0.5)
         self.key = Dense(features, inner, dtype=dtype, rngs=rngs)
@@ -36,6 +54,7 @@ class MultiHeadAttention(nnx.Module):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.dtype = dtype
+        self.logits_dtype = jnp.dtype("float32") if float32_logits else dtype
 
     def _split_heads(self, x: Array) -> Array:
         return x.reshape(*x.shape[:-1], self.num_heads, -1)
@@ -56,8 +75,8 @@ class MultiHeadAttention(nnx.Module):
           [B, H, Q, K] float32, each row over K sums to 1.
         """
         query = self._split_heads(self.query(query_input))
-        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-        return jax.nn.softmax(logits + bias, axis=-1)
+        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=self.logits_dtype)
+        return jax.nn.softmax(logits + bias.astype(self.logits_dtype), axis=-1).astype(jnp.float32)
 
     def apply(self, weights: Array, value: Array) -> Array:
         """Weighted sum of values, projected back: [B, H, Q, K], [B, K, H, D] → [B, Q, E]."""

@@ -40,3 +40,8 @@ def write(layer: KeyValue, new: KeyValue, position: Array) -> KeyValue:
         layer,
         new,
     )
+
+
+def reorder(cache: DecoderCache, rows: Array) -> DecoderCache:
+    """The cache whose row n is what row rows[n] was: rows [N] int32."""
+    return cache.replace(layers=jax.tree.map(lambda field: field[rows], cache.layers))

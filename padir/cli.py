@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import os
 import sys
+import textwrap
+import typing
 
 from padir import __version__
 from padir.errors import PadirError
 
 SUMMARIES = {
     "prepare": "run a Seqio task once and write it as an ArrayRecord set",
+    "vocabulary": "train a SentencePiece vocabulary on both sides of a task's training text",
     "train": "train a model, or go on with the newest checkpoint",
     "evaluate": "translate a split of a prepared set and score it",
     "translate": "translate lines of files or standard input",
@@ -23,6 +27,7 @@ SUMMARIES = {
 # For the checkout's root; tests/test_readme.py checks that commands, flags and gin files exist.
 EXAMPLES = {
     "prepare": "padir prepare --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\"",
+    "vocabulary": "padir vocabulary --gin_file=runs/synthetic_ar.gin --output=runs/vocabulary.model",
     "train": "padir train --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\" --gin.RUN_DIR=\"'runs/ar'\"",
     "evaluate": "padir evaluate --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/results --name=ar",
     "translate": 'echo "Peter helps a big dog." | padir translate --run_dir=runs/ar',
@@ -35,6 +40,19 @@ EXAMPLES = {
 }
 
 _DEFAULT_GIN = {"demo": ["runs/demo.gin"]}
+
+# What a user must know beside the options.
+_NOTES = {
+    "vocabulary": (
+        "One model serves several sets: prepare each with --gin.PrepareSettings.vocabulary=\"'FILE'\". "
+        "Their manifests keep its hash."
+    ),
+    "translate": "The configuration used is kept beside an output file; with standard output it is not.",
+    "demo": (
+        "A --gin_file takes the place of runs/demo.gin, which holds all the sizes: begin yours with "
+        "include 'runs/demo.gin' to change some of them. --gin.NAME=VALUE alone goes on top of it."
+    ),
+}
 
 # Parameters of these types are flags of their own; everything else is set through gin.
 _FLAG_TYPES = {
@@ -104,7 +122,6 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=f"example:\n  {EXAMPLES[name]}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -118,6 +135,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
         command.add_argument("--gin.NAME=VALUE", dest="_", nargs=0, action=_Never, help="bind NAME in gin's syntax")
         if name == chosen:
             _add_flags(command, name)
+            command.epilog = _epilog(name)
         commands[name] = command
     return parser, commands
 
@@ -141,6 +159,39 @@ def _add_flags(parser: argparse.ArgumentParser, command: str) -> None:
             metavar=annotation.split()[0].upper() if annotation != "Sequence[str]" else "STR",
             help="needed, here or in a gin file" if needed else f"default {parameter.default!r}",
         )
+
+
+def _epilog(command: str) -> str:
+    """What gin sets, notes, and the example, which is copied whole and so never wrapped."""
+    paragraphs = [_filled(f"{name}: {fields}") for name, fields in _gin_fields(command).items()]
+    if paragraphs:
+        paragraphs = [
+            "fields of @NAME() where a gin file names it; set with --gin.NAME.FIELD=VALUE:",
+            *paragraphs,
+            "",
+        ]
+    if command in _NOTES:
+        paragraphs += [textwrap.fill(_NOTES[command], 100), ""]
+    return "\n".join([*paragraphs, "example:", f"  {EXAMPLES[command]}"])
+
+
+def _gin_fields(command: str) -> dict[str, str]:
+    """Fields, with their defaults, of the dataclasses that a command takes: {'Cadence': 'log=100, …'}."""
+    from padir import config
+
+    found = {}
+    for hint in typing.get_type_hints(config.COMMANDS[command]).values():
+        for option in typing.get_args(hint) or (hint,):
+            if option in config.DATACLASSES:
+                found[option.__name__] = ", ".join(
+                    field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default!r}"
+                    for field in dataclasses.fields(option)
+                )
+    return found
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    ")
 
 
 if __name__ == "__main__":

@@ -10,23 +10,37 @@ import functools
 import importlib.util  # noqa: F401  gin uses it without importing it
 import inspect
 import logging
+import os
 import re
-from collections.abc import Callable, Sequence
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import gin
 from padir import benchmark, demo, distill, evaluate, models, network, optimizers, train, translate
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
-from padir.data.prepare_process import prepare_in_process
-from padir.decoding import autoregressive, initial, ranking, refinement, remasking, stopping
+from padir.data.prepare_process import prepare_in_process, train_vocabulary_in_process
+from padir.decoding import (
+    autoregressive,
+    beam,
+    initial,
+    ranking,
+    refinement,
+    remasking,
+    replacement,
+    sampling,
+    stopping,
+)
 from padir.errors import PadirError
 from padir.run_directory import write_text
 
 # What each subcommand runs.
 COMMANDS: dict[str, Callable[..., Any]] = {
     "prepare": prepare_in_process,
+    "vocabulary": train_vocabulary_in_process,
     "train": train.train,
     "evaluate": evaluate.evaluate,
     "translate": translate.translate_files,
@@ -35,7 +49,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
 }
 
-_DATACLASSES = (
+# What gin files can make with @NAME().
+DATACLASSES = (
     network.NetworkConfig,
     models.LossConfig,
     models.PadirModel,
@@ -47,21 +62,23 @@ _DATACLASSES = (
     PrepareSettings,
     refinement.Refinement,
     autoregressive.Autoregressive,
-    initial.StartWithMask,
-    initial.StartWithRandom,
-    remasking.RemaskNothing,
-    remasking.RemaskStutter,
-    stopping.StopWhenUnchanged,
-    stopping.StopWhenConfident,
-    stopping.StopNever,
-    ranking.RankByLogProbability,
+    beam.BeamSearch,
+    sampling.Sampling,
+    *initial.POLICIES,
+    *remasking.POLICIES,
+    *replacement.POLICIES,
+    *stopping.POLICIES,
+    *ranking.POLICIES,
+    distill.DistillFilters,
     benchmark.System,
     demo.DemoConfig,
 )
 
-# Where each subcommand's operative configuration is kept: beside its result.
+# Where each subcommand's operative configuration is kept: beside its result. Translations written to standard output
+# have no place beside them: theirs is not kept.
 _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "prepare": lambda given: f"{given['output_dir']}/prepare.gin",
+    "vocabulary": lambda given: f"{given['output']}.gin",
     "train": lambda given: f"{given['run_dir']}/train.gin",
     "evaluate": lambda given: f"{given['output_dir']}/{given['name']}.gin",
     "translate": lambda given: None if given["output"] == "-" else f"{given['output']}.gin",
@@ -75,7 +92,7 @@ def _keeping_configuration(name: str, function: Callable[..., Any]) -> Callable[
     """`function`, writing the operative configuration as it starts and, with what it came to use, as it ends."""
 
     @functools.wraps(function)
-    def call(**given: Any) -> Any:
+    def _call(**given: Any) -> Any:
         parameters = inspect.signature(function).parameters.values()
         missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
         if missing:
@@ -89,7 +106,7 @@ def _keeping_configuration(name: str, function: Callable[..., Any]) -> Callable[
         save_operative(path)
         return result
 
-    return call
+    return _call
 
 
 def save_operative(path: str | None) -> None:
@@ -100,7 +117,7 @@ def save_operative(path: str | None) -> None:
 
 
 _CONFIGURABLES = {
-    **{cls.__name__: gin.external_configurable(cls, cls.__name__, module="padir") for cls in _DATACLASSES},
+    **{cls.__name__: gin.external_configurable(cls, cls.__name__, module="padir") for cls in DATACLASSES},
     **{
         name: gin.external_configurable(_keeping_configuration(name, function), name, module="padir")
         for name, function in COMMANDS.items()
@@ -115,6 +132,23 @@ def gin_folder() -> Path:
     return checkout if (checkout / "models").is_dir() else package / "gin_files"
 
 
+# Folders to look for gin files in, after the working directory. gin's own list of them can only grow: a parse would
+# find the files of an earlier one.
+_search_folders: list[str] = []
+
+
+def _find(name: str) -> str | None:
+    paths = (os.path.join(folder, name) for folder in _search_folders)
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _open_found(name: str) -> TextIO:
+    return open(_find(name), encoding="utf-8")
+
+
+gin.config.register_file_reader(_open_found, lambda name: _find(name) is not None)
+
+
 def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
     """Reads gin files, then bindings on top of them.
 
@@ -124,13 +158,13 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
       search_paths: further folders to look in.
 
     Raises:
-      PadirError: a file, name or value that gin cannot take; names it, and where it stands.
+      PadirError: a file, name or value that gin cannot take (names it, and where it stands), or a value of another
+        type than its parameter has.
     """
     gin.clear_config(clear_constants=False)
     # gin reports a missing file through the root logger as well; ours is the one message.
     logging.getLogger().addFilter(_is_not_gins)
-    for path in (*search_paths, str(gin_folder())):
-        gin.add_config_file_search_path(path)
+    _search_folders[:] = [*search_paths, str(gin_folder())]
     try:
         gin.parse_config_files_and_bindings(list(gin_files), None, finalize_config=False)
         known = _statements()
@@ -143,7 +177,9 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
     except (ValueError, SyntaxError, OSError, TypeError, NameError) as error:
         if isinstance(error, PadirError):
             raise
-        raise PadirError(f"gin: {_one_line(error)}") from error
+        searched = f"Searched the working directory, {', '.join(_search_folders)}"
+        raise PadirError("gin: " + _one_line(error).replace("Searched config paths: ['']", searched)) from error
+    _check_types()
 
 
 def _is_not_gins(record: logging.LogRecord) -> bool:
@@ -223,3 +259,97 @@ def _statements() -> dict[str, str]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(part.strip() for part in str(error).splitlines() if part.strip())
+
+
+def _check_types() -> None:
+    """Refuses bound values that the annotations of their parameters do not allow.
+
+    Raises:
+      PadirError: names the first of them, its value and the type it should have.
+    """
+    annotated = {cls.__name__: cls for cls in DATACLASSES} | COMMANDS
+    for name, text in _statements().items():
+        configurable, _, parameter = name.rpartition(".")
+        hints = typing.get_type_hints(annotated.get(re.split("[/.]", configurable)[-1], object))
+        bound = gin.query_parameter(name) if parameter in hints else gin.REQUIRED
+        if _fits(bound, hints.get(parameter, Any)):
+            continue
+        value = _without_macros(bound)
+        given = f"{text} ({value!r})" if text.startswith("%") else text
+        raise PadirError(f"{name} = {given}: {_expected(value, hints[parameter])}")
+
+
+def _expected(value: Any, hint: Any) -> str:
+    """Says what a parameter takes, given what it does not."""
+    if isinstance(value, gin.config.ConfigurableReference):
+        turned = gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
+        if _fits(turned, hint):
+            return f"write {turned!r}, {'with' if turned.evaluate else 'without'} the parentheses"
+        found = ""
+    else:
+        found = f", found {type(value).__name__}"
+    options = typing.get_args(hint) or (hint,)
+    choices = [f"@{cls.__name__}()" for cls in DATACLASSES if any(option in cls.__mro__ for option in options)]
+    shown = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    return "expected " + (" or ".join(choices) or re.sub(r"(?:\w+\.)+(\w+)", r"\1", shown)) + found
+
+
+def _without_macros(value: Any) -> Any:
+    """What a bound value comes to: of %NAME what is bound to NAME, or gin.REQUIRED if nothing is."""
+    followed = set()
+    while isinstance(value, gin.config.ConfigurableReference) and value.selector in ("gin.macro", "gin.constant"):
+        if value.selector == "gin.constant":
+            return value.scoped_configurable_fn()
+        name = f"{value.scoped_selector}.value"
+        if name in followed:
+            raise PadirError(f"gin: macro {value!r} stands for itself")
+        followed.add(name)
+        try:
+            value = gin.query_parameter(name)
+        except ValueError:
+            return gin.REQUIRED
+    return value
+
+
+# What else than its own instances a type stands for.
+_ALSO = {float: (int, float), os.PathLike: str}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value as gin holds it may be given where `hint` is annotated; in doubt, it may."""
+    value = _without_macros(value)
+    if value is gin.REQUIRED or hint is Any:
+        return True
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in arguments)
+    if kind is typing.Literal:
+        return value in arguments
+    if not isinstance(kind, type):
+        return True
+    if isinstance(value, gin.config.ConfigurableReference):
+        return _reference_fits(value, kind)
+    if issubclass(kind, Sequence) and kind is not str:
+        if not isinstance(value, tuple | list):
+            return False
+        if kind is tuple and arguments and Ellipsis not in arguments:
+            return len(value) == len(arguments) and all(map(_fits, value, arguments))
+        return all(_fits(item, next(iter(arguments), Any)) for item in value)
+    if issubclass(kind, Mapping):
+        return isinstance(value, Mapping)
+    if isinstance(value, bool):
+        return kind is bool
+    # Nothing that gin spells without @ is a policy, and isinstance refuses some protocols.
+    return not getattr(kind, "_is_protocol", False) and isinstance(value, _ALSO.get(kind, kind))
+
+
+def _reference_fits(reference: Any, kind: type) -> bool:
+    """Whether @Name (a class or function) or @Name() (what it makes) may be given for `kind`."""
+    made = reference.configurable.wrapped
+    if not reference.evaluate:
+        return kind is Callable
+    if not isinstance(made, type):
+        return True  # What a function returns is not known before it is called.
+    if kind is Callable:
+        return any("__call__" in vars(base) for base in made.__mro__)
+    return kind in made.__mro__  # Not issubclass, which refuses protocols that have attributes.

@@ -16,21 +16,14 @@ from padir.progress import progress
 from padir.run_directory import check_vocabulary, write_text
 from padir.translate import Translation, Translator, load
 
-# How many sentences one progress update covers.
-_CHUNK_BATCHES = 8
-
 
 def decode_examples(
     translator: Translator, examples: list[Example], decode: DecodeConfig | None, *, batch_size: int, label: str
 ) -> list[Translation]:
     """Translates prepared examples, in order, with a progress bar."""
-    results: list[Translation] = []
+    sources = [example.source_ids for example in examples]
     with progress(label=label, unit="sentences", total=len(examples)) as bar:
-        for start in range(0, len(examples), _CHUNK_BATCHES * batch_size):
-            chunk = [example.source_ids for example in examples[start : start + _CHUNK_BATCHES * batch_size]]
-            results += translator.translate_ids(chunk, decode, batch_size=batch_size)
-            bar.update(len(chunk))
-    return results
+        return translator.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
 
 
 def score(
@@ -75,6 +68,7 @@ def evaluate(
     baseline: str | None = None,
     batch_size: int = 64,
     tokenize: str = "13a",
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Translates a split and scores it; prints the scores and writes `<output_dir>/<name>.{json,txt}`.
 
@@ -89,6 +83,7 @@ def evaluate(
         compare with by sacreBLEU's paired bootstrap.
       batch_size: sentences decoded at a time.
       tokenize: sacreBLEU's tokenizer.
+      seed: of decoding, where it is random.
 
     Returns:
       The scores as written.
@@ -96,7 +91,7 @@ def evaluate(
     Raises:
       PadirError: vocabularies differ, no such split, or a baseline of another number of lines.
     """
-    translator = load(run_dir)
+    translator = load(run_dir, seed=seed)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)

@@ -52,6 +52,11 @@ class Dense(nnx.Module):
     def __call__(self, x: Array) -> Array:
         return x.astype(self.dtype) @ self.kernel[...].astype(self.dtype)
 
+    def in_float32(self, x: Array) -> Array:
+        """The same product of activations in `dtype`, but added up and returned in float32: for logits."""
+        kernel = self.kernel[...].astype(self.dtype)
+        return jnp.matmul(x.astype(self.dtype), kernel, preferred_element_type=jnp.float32)
+
 
 class Embed(nnx.Module):
     """A table [size, E] looked up by id, and used transposed as tied logits."""

@@ -39,15 +39,31 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
     return loss + z_loss * jnp.square(log_z) if z_loss else loss
 
 
-def weighted_mean(values: Array, weights: Array) -> Array:
-    """Σ values·weights / Σ weights, [] float32; 0 when nothing weighs."""
-    return (values * weights).sum() / jnp.maximum(weights.sum(), 1e-9)
+def weighted_mean(values: Array, weights: Array, total: Array | None = None) -> Array:
+    """Σ values·weights / Σ weights, [] float32; 0 when nothing weighs.
 
-
-def length_loss(length_logits: Array, lengths: Array, row_weights: Array) -> Array:
-    """Cross-entropy over lengths: logits [B, max_target_length], lengths [B] int32 (EOS counted) → [] nats a row.
-
-    `row_weights` [B] is 0 for rows that only pad the batch.
+    `total` [] stands in for Σ weights where the values are only part of what the mean is over: the results of all
+    parts then add up to the mean.
     """
-    targets = jnp.clip(lengths - 1, 0, length_logits.shape[-1] - 1)
-    return weighted_mean(cross_entropy(length_logits, targets), row_weights)
+    total = weights.sum() if total is None else total
+    return (values * weights).sum() / jnp.maximum(total, 1e-9)
+
+
+def length_cross_entropy(length_logits: Array, lengths: Array) -> Array:
+    """Cross-entropy over lengths: logits [B, max_target_length], lengths [B] int32 (EOS counted) → nats [B]."""
+    return cross_entropy(length_logits, _length_index(length_logits, lengths))
+
+
+def length_squared_error(length_logits: Array, lengths: Array) -> Array:
+    """Squared error of the estimate behind such logits as `length.py` makes: arguments as above → tokens² [B]."""
+    return -jnp.take_along_axis(length_logits, _length_index(length_logits, lengths)[:, None], axis=1)[:, 0]
+
+
+def _length_index(length_logits: Array, lengths: Array) -> Array:
+    """Lengths [B] → columns of the logits [B]; what is beyond them counts as the longest."""
+    return jnp.clip(lengths - 1, 0, length_logits.shape[-1] - 1)
+
+
+def binary_cross_entropy(logits: Array, labels: Array) -> Array:
+    """Cross-entropy of yes or no: logits [...] float32 of yes, labels [...] bool → nats [...]."""
+    return jnp.logaddexp(logits, 0.0) - jnp.where(labels, logits, 0.0)

@@ -33,7 +33,8 @@ class NetworkConfig:
       causal: True for an autoregressive decoder, False for a parallel one.
       positional_attention: whether decoder layers attend by position (Gu et al. 2018); parallel only.
       max_positions: how many target positions have a learnt embedding (positional attention).
-      dtype: activations' type, 'float32' or 'bfloat16'; parameters, attention logits and loss are float32.
+      dtype: activations' type, 'float32' or 'bfloat16'; parameters, logits and loss are float32.
+      float32_attention_logits: attention logits and their softmax in float32, too, rather than in `dtype`.
     """
 
     vocab_size: int = 32_128
@@ -50,6 +51,7 @@ class NetworkConfig:
     max_positions: int = 256
     dropout_rate: float = 0.1
     dtype: str = "float32"
+    float32_attention_logits: bool = True
 
     def __post_init__(self):
         if self.mlp_activation not in ACTIVATIONS:
@@ -292,7 +294,7 @@ class EncoderDecoder(nnx.Module):
         """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
         if self.config.tied_logits:
             return self.token_embedder.attend(hidden) / math.sqrt(self.config.embed_dim)
-        return self.logits_dense(hidden).astype(jnp.float32)
+        return self.logits_dense.in_float32(hidden)
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
         """A self-attention cache for `rows` rows of up to `max_length` target tokens."""
@@ -317,6 +319,7 @@ def _attention(config: NetworkConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
         dropout_rate=config.dropout_rate,
         dtype=jnp.dtype(config.dtype),
         rngs=rngs,
+        float32_logits=config.float32_attention_logits,
     )
 
 

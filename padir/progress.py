@@ -34,3 +34,9 @@ def progress(
         disable=not sys.stderr.isatty(),
         dynamic_ncols=True,
     )
+
+
+def announce(text: str) -> None:
+    """Says on standard error what long work comes next that cannot count its items; like a bar, only to a terminal."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)

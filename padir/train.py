@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import hashlib
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +18,9 @@ from jax.sharding import Mesh
 
 from padir import sharding
 from padir.checkpoints import Checkpointer
+from padir.convert import open_model
 from padir.data.batching import Buckets, eval_batches, train_batches
-from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig
+from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.data.vocabulary import Vocabulary
@@ -26,12 +29,21 @@ from padir.metrics.writers import MetricWriter
 from padir.models import Batch, Metrics, Model
 from padir.optimizers import OptimizerConfig
 from padir.progress import progress
-from padir.run_directory import METRICS_FOLDER, check_vocabulary, load_model, save_model
+from padir.run_directory import METRICS_FOLDER, check_settings, save_model
 from padir.train_state import TrainState, create_train_state
 from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
-from padir.types import PyTree, TokenIds
+from padir.types import PAD_ID, PyTree, TokenIds
 
 ModelFactory = Callable[[TokenIds], Model]
+
+# What a run that goes on may have other values of, and what that changes. Batches and their noise stay the same.
+MAY_CHANGE = {
+    "num_steps": "the learning rate of later steps follows the new schedule",
+    "optimizer": "the learning rate of later steps follows the new schedule",
+    "accumulate": "dropout is drawn anew",
+}
+# Validation metrics that are means over sentences; the others are means over target tokens.
+ROW_METRICS = ("loss/length", "length_accuracy")
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,7 @@ def train(
     num_steps: int,
     batch_size: int,
     buckets: Sequence[int],
+    accumulate: int = 1,
     optimizer: OptimizerConfig = OptimizerConfig(),
     cadence: Cadence = Cadence(),
     train_split: str = "train",
@@ -70,6 +83,10 @@ def train(
 ) -> TrainState:
     """Trains a model, or goes on with the newest checkpoint in `run_dir`.
 
+    A run that goes on must have the seed, batches and data it was started with. `MAY_CHANGE` names what may change,
+    which is said and kept in train.json. The cosine stretches over all of `num_steps`: a run of 1000 steps that is
+    prolonged to 2000 jumps from the floor to the middle of the longer cosine.
+
     Args:
       run_dir: where the run lives; made if need be.
       data_dir: a prepared set.
@@ -77,12 +94,14 @@ def train(
       num_steps: updates in all, those of earlier sessions counted.
       batch_size: examples per update, over all devices.
       buckets: padded lengths, ascending; both sides of a batch share one.
+      accumulate: micro-batches that an update is computed in, where a batch does not fit the memory at once.
       optimizer: Adafactor's settings.
       cadence: how often to log, evaluate and save.
       train_split, eval_split: splits of the prepared set.
       seed: of parameters, batch order, corruption and dropout.
-      initialize_from: run directory of a trained model of the same width, e.g. the teacher: parameters that both
-        models have start from its newest checkpoint, the others (positional attention, length head) fresh.
+      initialize_from: run directory of a trained model of the same width, e.g. the teacher (its newest checkpoint),
+        or a T5 from elsewhere: a T5X checkpoint or a folder of Hugging Face. Parameters that both models have start
+        from it, the others (positional attention, length head) fresh. The data must have its vocabulary.
       task: prepared into `data_dir`, in a process of its own, if nothing is there yet.
       settings: how to prepare it.
 
@@ -93,55 +112,101 @@ def train(
       PadirError: anything the user can mend; also a loss that is not finite.
     """
     data = _open_or_prepare(data_dir, task, settings)
-    vocabulary = data.vocabulary()
-    built = model(TokenIds(vocabulary.num_pieces))
-    bucketed = _buckets(buckets, built)
-    mesh = sharding.make_mesh()
-    sharding.check_batch_size(batch_size, mesh)
-    updates = optimizer.build(num_steps)
-    save_model(run_dir, built, vocabulary)
+    built = model(TokenIds(data.vocabulary().num_pieces))
+    splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
+    run = _Run(run_dir, built, data, splits, bucketed, batch_size, accumulate, num_steps, optimizer, seed)
+    return _train(run, cadence, initialize_from)
 
-    state = create_train_state(built, updates, seed, mesh)
-    with Checkpointer(run_dir, keep=cadence.keep) as checkpointer:
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run is made of, settled before its first step; arguments of `train`."""
+
+    run_dir: str
+    model: Model
+    data: PreparedSet
+    splits: tuple[str, str]
+    buckets: Buckets
+    batch_size: int
+    accumulate: int
+    num_steps: int
+    optimizer: OptimizerConfig
+    seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the parameters besides the model, for train.json."""
+        examples = self.data.split(self.splits[0])
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "accumulate": self.accumulate,
+            "buckets": self.buckets.boundaries,
+            # The schedule of batches is a function of this table; other texts hardly have all the same lengths.
+            "data": {
+                "split": self.splits[0],
+                "num_examples": len(examples),
+                "lengths_sha256": hashlib.sha256(examples.lengths.tobytes()).hexdigest(),
+            },
+            "num_steps": self.num_steps,
+            "optimizer": dataclasses.asdict(self.optimizer),
+        }
+
+
+def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainState:
+    """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
+    mesh = sharding.make_mesh()
+    sharding.check_batch_size(run.batch_size, mesh)
+    vocabulary = run.data.vocabulary()
+    updates = run.optimizer.build(run.num_steps)
+    save_model(run.run_dir, run.model, vocabulary)
+    state = create_train_state(run.model, updates, run.seed, mesh)
+    with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
         start_step = checkpointer.latest_step()
+        finished = start_step is not None and start_step >= run.num_steps
+        check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
         if start_step is not None:
             state = checkpointer.restore(state)
-            verb = "resuming" if start_step < num_steps else "finished before,"
-            print(f"{run_dir}: {verb} at step {start_step} of {num_steps}", file=sys.stderr)
+            verb = "finished before," if finished else "resuming"
+            print(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}", file=sys.stderr)
         elif initialize_from is not None:
             state = state.replace(params=start_from(state.params, initialize_from, vocabulary, mesh))
-        if int(state.step) >= num_steps:
+        if finished:
             return state
-        step_fn = make_train_step(built, updates, optimizer.schedule(num_steps), seed, mesh)
-        evaluator = Evaluator(built, data, eval_split, bucketed, batch_size, mesh) if cadence.evaluate else None
-        batches = train_batches(
-            data.split(train_split),
-            buckets=bucketed,
-            batch_size=batch_size,
-            seed=seed,
-            start_step=int(state.step),
-            num_steps=num_steps - int(state.step),
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-        )
+        schedule = run.optimizer.schedule(run.num_steps)
+        step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate)
         active = jax.process_index() == 0
-        with MetricWriter(Path(run_dir) / METRICS_FOLDER, active=active, resume_step=start_step) as writer:
-            return _loop(state, step_fn, batches, evaluator, checkpointer, writer, mesh, num_steps, cadence)
+        with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=active, resume_step=start_step) as writer:
+            return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer)
 
 
-def _loop(state, step_fn, batches, evaluator, checkpointer, writer, mesh, num_steps, cadence) -> TrainState:
-    """Update, log, evaluate, save; in that order, until `num_steps`."""
+def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> TrainState:
+    """Update, log, evaluate, save; in that order, until the last step."""
+    train_split, eval_split = run.splits
+    evaluator = None
+    if cadence.evaluate:
+        evaluator = Evaluator(run.model, run.data, eval_split, run.buckets, run.batch_size, mesh)
+    step = int(state.step)
+    batches = train_batches(
+        run.data.split(train_split),
+        buckets=run.buckets,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        start_step=step,
+        num_steps=run.num_steps - step,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
     steps = CompiledSteps(step_fn)
     window = MetricWindow(steps)
-    step = int(state.step)
-    with progress(label="train", unit="steps", total=num_steps, initial=step) as bar:
+    with progress(label="train", unit="steps", total=run.num_steps, initial=step) as bar:
         for batch in batches:
             state, metrics = steps(state, sharding.place_batch(model_features(batch), mesh))
             step += 1
             window.add(metrics)
             bar.update(1)
             log, evaluate, checkpoint = (
-                step == num_steps or _due(step, every) for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
+                step == run.num_steps or _due(step, every)
+                for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
             )
             # An interval ends whenever the loop is about to do something else, so that is never timed as training.
             if log or evaluate or checkpoint:
@@ -162,55 +227,56 @@ def _summary(written: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
 
 
-def start_from(params: PyTree, run_dir: str, vocabulary: Vocabulary, mesh: Mesh) -> PyTree:
-    """Replaces those of `params` that the newest checkpoint in `run_dir` has, too.
+def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh) -> PyTree:
+    """Replaces those of `params` that the model in `source` has, too.
 
     Args:
       params: fresh parameters.
-      run_dir: the run to start from.
+      source: the run to start from (its newest checkpoint), T5X checkpoint or folder of Hugging Face.
       vocabulary: of the new run; embeddings mean nothing under another.
       mesh: where parameters live.
 
     Raises:
       PadirError: another vocabulary, or a shared parameter of another shape.
     """
-    model, trained_with = load_model(run_dir)
-    check_vocabulary(vocabulary, trained_with.hash, run_dir)
-    with Checkpointer(run_dir, read_only=True) as checkpointer:
-        trained = checkpointer.restore_params(jax.eval_shape(model.init, 0), mesh)
-    given = dict(jax.tree_util.tree_leaves_with_path(trained))
+    trained = open_model(source, mesh, vocabulary=vocabulary).params
+    given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (trained, params))
     fresh = []
 
     def choose(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
         if path not in given:
-            fresh.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+            fresh.append(name)
             return leaf
         if given[path].shape != leaf.shape:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise PadirError(f"{run_dir}: {name} has shape {given[path].shape}, this model's has {leaf.shape}")
+            advice = "; choose NetworkConfig's sizes, or the longest lengths, to match"
+            if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:
+                advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
+            raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
         return given[path]
 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
-    shown = ", ".join(fresh[:3]) + (", …" if len(fresh) > 3 else "")
-    print(f"starting from {run_dir}; {len(fresh)} parameters are fresh ({shown})", file=sys.stderr)
+    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}
+    unused = f"; {len(names)} of its own have no place in this model ({_some(sorted(names))})" if names else ""
+    print(f"starting from {source}; {len(fresh)} parameters are fresh ({_some(fresh)}){unused}", file=sys.stderr)
     return chosen
 
 
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
 def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None) -> PreparedSet:
-    """The prepared set; an existing one must be of the task that was asked for."""
-    if task is not None:
-        if not (Path(data_dir) / MANIFEST_NAME).exists():
-            print(f"{data_dir}: nothing prepared there yet; preparing task {task.name}", file=sys.stderr)
-            prepare_in_process(task, data_dir, settings)
-        there = PreparedSet.open(data_dir).manifest.task
-        for part in ("module", "name", "options"):
-            stored, wanted = getattr(there, part), json.loads(json.dumps(getattr(task, part)))
-            if stored != wanted:
-                raise PadirError(
-                    f"{data_dir}: holds task {part} {stored!r}, but the configuration asks for {wanted!r}; "
-                    "choose another data_dir, or delete this one"
-                )
-    return PreparedSet.open(data_dir)
+    """The prepared set; an existing one must be of the task that was asked for, prepared as was asked for."""
+    if task is None:
+        return PreparedSet.open(data_dir)
+    if not (Path(data_dir) / MANIFEST_NAME).exists():
+        print(f"{data_dir}: nothing prepared there yet; preparing task {task.name}", file=sys.stderr)
+        prepare_in_process(task, data_dir, settings)
+    data = PreparedSet.open(data_dir)
+    if found := difference(data.manifest, task, settings):
+        raise PadirError(f"{data_dir}: {found}; choose another data_dir, or delete this one")
+    return data
 
 
 def _due(step: int, every: int) -> bool:
@@ -295,9 +361,13 @@ class Evaluator:
         self._step = make_eval_step(model, mesh)
 
     def __call__(self, params: PyTree) -> dict[str, float]:
-        """Metrics averaged over the split's sentences, named `<split>/<metric>`."""
+        """Metrics of the split, named `<split>/<metric>`.
+
+        A metric of tokens is averaged over the split's target tokens, one of lengths over its sentences, so the
+        batch size makes no difference. `loss`, to which a PaDIR model adds both kinds, is averaged over tokens.
+        """
         totals: dict[str, float] = {}
-        count = 0
+        rows = tokens = 0
         batches = eval_batches(
             self._split,
             buckets=self._buckets,
@@ -306,9 +376,15 @@ class Evaluator:
             process_count=jax.process_count(),
         )
         for batch in batches:
-            metrics = jax.device_get(self._step(params, sharding.place_batch(model_features(batch), self._mesh)))
-            rows = int(metrics.pop("rows"))
-            count += rows
+            placed = sharding.place_batch(model_features(batch), self._mesh)
+            # Counted on the global batch: every host has only its own rows.
+            batch_tokens = (placed["decoder_target_tokens"] != PAD_ID).sum()
+            metrics, batch_tokens = jax.device_get((self._step(params, placed), batch_tokens))
+            batch_rows = int(metrics.pop("rows"))
+            rows, tokens = rows + batch_rows, tokens + int(batch_tokens)
             for name, value in metrics.items():
-                totals[name] = totals.get(name, 0.0) + float(value) * rows
-        return {f"{self._name}/{name}": total / count for name, total in totals.items()}
+                weight = batch_rows if name in ROW_METRICS else int(batch_tokens)
+                totals[name] = totals.get(name, 0.0) + float(value) * weight
+        return {
+            f"{self._name}/{name}": total / (rows if name in ROW_METRICS else tokens) for name, total in totals.items()
+        }

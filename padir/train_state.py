@@ -20,7 +20,7 @@ class TrainState:
     Attributes:
       step: [] int32, updates done.
       params: nested dict of float32 arrays.
-      opt_state: the optimizer's.
+      opt_state: the optimizer's, of the parameters that are not frozen.
     """
 
     step: Array
@@ -33,6 +33,6 @@ def create_train_state(model: Model, optimizer: optax.GradientTransformation, se
 
     def init() -> TrainState:
         params = model.init(seed)
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(model.split_frozen(params)[0]))
 
     return jax.jit(init, out_shardings=replicated(mesh))()

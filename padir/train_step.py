@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
 from padir import rng
+from padir.errors import PadirError
 from padir.models import Batch, Metrics, Model
 from padir.sharding import batch_sharding, replicated
 from padir.train_state import TrainState
-from padir.types import PAD_ID, PyTree
+from padir.types import DATA_AXIS, PAD_ID, REPLICA_AXIS, PyTree
 
 MODEL_FEATURES = ("encoder_input_tokens", "decoder_target_tokens")
 
@@ -23,35 +25,53 @@ def model_features(batch: dict) -> dict:
 
 
 def make_train_step(
-    model: Model, optimizer: optax.GradientTransformation, schedule: optax.Schedule, seed: int, mesh: Mesh
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    seed: int,
+    mesh: Mesh,
+    accumulate: int = 1,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Compiles one update.
 
     Args:
-      model: what to train.
+      model: what to train; the parts it freezes stay as they are.
       optimizer: as built by `OptimizerConfig.build`.
       schedule: its learning rate, reported among the metrics.
       seed: of corruption and dropout; the step is folded in.
       mesh: batch rows are split over its data axes, the state is replicated.
+      accumulate: micro-batches that each update is computed in, one after the other, for batches that do not fit
+        the memory at once. The gradient is the whole batch's, the same noise included; only dropout is drawn anew.
 
     Returns:
       (state, batch) → (state, metrics). The given state's buffers are reused and must not be read again.
       Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate` and `tokens`
       (non-pad source and target tokens of the batch).
+
+    Raises:
+      PadirError: `accumulate` is not positive; by the step, a batch that does not divide into such micro-batches.
     """
+    if accumulate < 1:
+        raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         key = rng.stream(seed, "train_step", state.step)
+        trained, frozen = model.split_frozen(state.params)
+        if accumulate == 1:
 
-        def objective(params: PyTree):
-            return model.loss_and_metrics(params, batch, key, True)
+            def objective(trained: PyTree):
+                return model.loss_and_metrics(model.join_frozen(trained, frozen), batch, key, True)
 
-        (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(state.params)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+            (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
+        else:
+            _check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
+            gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = schedule(state.step)
         metrics["tokens"] = sum((batch[name] != PAD_ID).sum() for name in MODEL_FEATURES)
-        return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+        params = model.join_frozen(optax.apply_updates(trained, updates), frozen)
+        return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(
         step,
@@ -59,6 +79,40 @@ def make_train_step(
         out_shardings=replicated(mesh),
         donate_argnums=0,
     )
+
+
+def _accumulated(
+    model: Model, trained: PyTree, frozen: PyTree, batch: Batch, key: jax.Array, count: int
+) -> tuple[PyTree, Metrics]:
+    """Gradients and metrics of a batch [B, …], computed in `count` micro-batches [B / count, …]."""
+    features = model.features(batch, key)
+    totals = model.totals(features)
+
+    def split(array: jax.Array) -> jax.Array:
+        # Every count-th row: a device's rows are neighbours, so each micro-batch has its share on every device.
+        return jnp.moveaxis(array.reshape(-1, count, *array.shape[1:]), 1, 0)
+
+    def share(trained: PyTree, micro: Batch, index: jax.Array) -> tuple[jax.Array, Metrics]:
+        params = model.join_frozen(trained, frozen)
+        return model.loss_share(params, micro, jax.random.fold_in(key, index), True, totals)
+
+    def add(total: PyTree, micro: tuple[Batch, jax.Array]) -> tuple[PyTree, Metrics]:
+        (_, metrics), gradients = jax.value_and_grad(share, has_aux=True)(trained, *micro)
+        return jax.tree.map(jnp.add, total, gradients), metrics
+
+    micros = jax.tree.map(split, features), jnp.arange(count)
+    gradients, metrics = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, trained), micros)
+    return gradients, {name: shares.sum() for name, shares in metrics.items()}
+
+
+def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
+    """Raises PadirError unless `rows` make `count` micro-batches that divide evenly over the mesh's data axes."""
+    ways = mesh.shape[REPLICA_AXIS] * mesh.shape[DATA_AXIS]
+    if rows % (count * ways):
+        raise PadirError(
+            f"train.accumulate: a batch of {rows} does not divide into {count} micro-batches over {ways} device(s); "
+            f"choose a batch size that is a multiple of {count * ways}"
+        )
 
 
 def make_eval_step(model: Model, mesh: Mesh) -> Callable[[PyTree, Batch], Metrics]:

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import dataclasses
 import functools
-import gzip
-import itertools
 import json
 import os
 import sys
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import jax
 import numpy as np
 
 from padir import rng, sharding
-from padir.checkpoints import Checkpointer
+from padir.convert import needed_vocabulary, open_model
 from padir.data.vocabulary import Vocabulary
-from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
-from padir.models import DecodeConfig, Model, PadirModel
+from padir.line_files import Line, Rejects, check_inputs, count_lines, read_chunks, writing
+from padir.models import DECODE_CONFIGS, AutoregressiveModel, DecodeConfig, Model
 from padir.progress import progress
-from padir.run_directory import load_model
 from padir.types import EOS_ID, Array, PyTree
 
 # Sources are padded to the smallest of these that holds them, up to the model's longest.
 SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+# Lines are read so many batches at a time, so that sorting them by length has something to sort.
+_BATCHES_PER_READ = 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,7 @@ class Translation:
       steps_run: decoder passes until it stopped changing (one a token for an autoregressive model).
       predicted_length: target tokens, EOS counted.
       hypotheses: every hypothesis as (text, score), best first.
+      cut_off: whether an autoregressive model came to its length limit before it wrote EOS.
     """
 
     text: str
@@ -53,6 +50,7 @@ class Translation:
     steps_run: int
     predicted_length: int
     hypotheses: tuple[tuple[str, float], ...] = ()
+    cut_off: bool = False
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -64,7 +62,9 @@ def _decode(model: Model, params: PyTree, source: Array, key: Array, decode: Dec
 class Translator:
     """A model with its parameters and vocabulary, ready to translate; made by `padir.load`.
 
-    Each combination of (rows, padded source length, decode configuration) is compiled at its first use.
+    Each combination of (rows, padded source length, decode configuration) is compiled at its first use: rows are
+    rounded up to a power of two, source lengths to `SOURCE_BUCKETS`. A refinement is compiled with a branch for
+    every one of its target buckets, needed or not: fewer of them compile faster.
     """
 
     def __init__(self, model: Model, params: PyTree, vocabulary: Vocabulary, *, step: int, seed: int = 0):
@@ -79,7 +79,7 @@ class Translator:
     @property
     def default_decode(self) -> DecodeConfig:
         """4-step refinement for a PaDIR model, greedy for an autoregressive one."""
-        return Refinement() if isinstance(self.model, PadirModel) else Autoregressive()
+        return DECODE_CONFIGS[type(self.model)][0]()
 
     def tokenize(self, text: str) -> list[int]:
         """Text → source ids ending in EOS.
@@ -104,7 +104,7 @@ class Translator:
 
         Args:
           texts: source sentences.
-          decode: a `Refinement` (PaDIR) or `Autoregressive` configuration; `default_decode` if None.
+          decode: a configuration that the model takes (`padir.models.DECODE_CONFIGS`); `default_decode` if None.
           batch_size: texts decoded at a time.
 
         Raises:
@@ -122,9 +122,17 @@ class Translator:
         return self.translate_ids(sources, decode, batch_size=batch_size)
 
     def translate_ids(
-        self, sources: Sequence[Sequence[int]], decode: DecodeConfig | None = None, *, batch_size: int = 32
+        self,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig | None = None,
+        *,
+        batch_size: int = 32,
+        done: Callable[[int], object] = lambda count: None,
     ) -> list[Translation]:
-        """Translates sources given as ids that end in EOS; otherwise as `translate`."""
+        """Translates sources given as ids that end in EOS, and tells `done` the size of every finished batch.
+
+        Otherwise as `translate`.
+        """
         decode = self.checked(decode)
         _check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
@@ -135,6 +143,7 @@ class Translator:
             hypotheses = self.decode_ids([sources[row] for row in rows], decode)
             for position, row in enumerate(rows):
                 results[row] = self._detokenize(hypotheses, position)
+            done(len(rows))
         return results
 
     def decode_ids(self, sources: Sequence[Sequence[int]], decode: DecodeConfig) -> Hypotheses:
@@ -152,20 +161,18 @@ class Translator:
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
-        steps = ()
-        if isinstance(decode, Refinement) and not decode.return_trace:
-            # The number of steps is data: 1, 4 and 10 steps share one compiled program.
-            steps = (np.int32(decode.num_steps),)
-            decode = dataclasses.replace(decode, num_steps=1)
+        # Of a refinement the number of steps is data: 1, 4 and 10 steps share one compiled program.
+        decode, steps = decode.steps_as_data() if isinstance(decode, Refinement) else (decode, ())
         return jax.device_get(_decode(self.model, self._params, placed, self._key, decode, *steps))
 
     def checked(self, decode: DecodeConfig | None) -> DecodeConfig:
         """`decode`, or the default for None; raises PadirError if it is for the other kind of model."""
         decode = self.default_decode if decode is None else decode
-        if type(decode) is not type(self.default_decode):
+        fitting = DECODE_CONFIGS[type(self.model)]
+        if not isinstance(decode, fitting):
             raise PadirError(
                 f"decode: {type(decode).__name__} does not fit a {type(self.model).__name__}; "
-                f"use {type(self.default_decode).__name__}"
+                f"use {' or '.join(config.__name__ for config in fitting)}"
             )
         return decode
 
@@ -176,21 +183,29 @@ class Translator:
         )
         text, score = every[0]
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
-        return Translation(text, score, steps, length, every)
+        # A parallel decode settles its length beforehand: it has no limit to come to.
+        cut_off = isinstance(self.model, AutoregressiveModel) and EOS_ID not in hypotheses.tokens[row, 0]
+        return Translation(text, score, steps, length, every, cut_off)
 
 
-def load(path: str | os.PathLike, *, step: int | None = None) -> Translator:
-    """Opens a run directory; see `padir.load`.
+def load(
+    path: str | os.PathLike,
+    *,
+    step: int | None = None,
+    seed: int = 0,
+    vocabulary: str | os.PathLike | None = None,
+) -> Translator:
+    """Opens a run directory or an imported checkpoint; see `padir.load`.
 
     Args:
-      path: run directory of `padir train`.
-      step: which checkpoint; the newest by default.
+      path: run directory of `padir train`, folder of Hugging Face or T5X checkpoint.
+      step: which checkpoint of a run directory; the newest by default.
+      seed: of decoding, where it is random.
+      vocabulary: the SentencePiece model it was trained with, for a checkpoint that has none beside it.
     """
-    model, vocabulary = load_model(path)
-    with Checkpointer(path, read_only=True) as checkpointer:
-        step = checkpointer.latest_step() if step is None else step
-        params = checkpointer.restore_params(jax.eval_shape(model.init, 0), sharding.make_mesh(), step)
-    return Translator(model, params, vocabulary, step=step)
+    given = None if vocabulary is None else Vocabulary.load(vocabulary)
+    opened = open_model(path, sharding.make_mesh(), step=step, vocabulary=given)
+    return Translator(opened.model, opened.params, needed_vocabulary(opened, path), step=opened.step, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -211,8 +226,12 @@ def translate_files(
     rejects: str | None = None,
     decode: DecodeConfig | None = None,
     batch_size: int = 32,
+    seed: int = 0,
 ) -> Counts:
     """Translates lines of files, batch by batch, in input order and constant memory.
+
+    16 batches of lines are read at a time and sorted by length; from standard input as many of them as have come
+    when it pauses, so that a person or a program that waits for its answer gets it.
 
     A line that cannot be translated (empty, invalid UTF-8, too long) goes to the rejects file as JSON with
     file, line number, reason and text. In 'lines' output it leaves an empty line, so that line n still
@@ -221,12 +240,14 @@ def translate_files(
     Args:
       run_dir: the trained model.
       inputs: text files, plain or .gz; '-' is standard input.
-      output: where to write; '-' is standard output. A file is written under a temporary name first.
+      output: where to write; '-' is standard output. A file is `<output>.partial` until it is whole, and stays
+        so where the job fails.
       output_format: 'lines' (text only) or 'jsonl' (text, score, steps_run, predicted_length).
       rejects: the rejects file; beside `output` if None, or `rejects.jsonl` here for standard output. It is
         written only if there are rejects.
       decode: how to decode; the model's default if None.
       batch_size: lines decoded at a time.
+      seed: of decoding, where it is random.
 
     Returns:
       How many lines were read, translated and rejected.
@@ -237,48 +258,60 @@ def translate_files(
     if output_format not in ("lines", "jsonl"):
         raise PadirError(f"translate.output_format: unknown {output_format!r}; choose lines or jsonl")
     _check_batch_size(batch_size)
-    missing = [name for name in inputs if name != "-" and (not Path(name).exists() or Path(name).is_dir())]
-    if missing:
-        raise PadirError(f"{missing[0]}: no such input file")
+    check_inputs(inputs)
     if rejects is None:
         rejects = "rejects.jsonl" if output == "-" else f"{output}.rejects.jsonl"
-    translator = load(run_dir)
-    decode = translator.checked(decode)
-    translated, rejected = 0, 0
-    with contextlib.ExitStack() as stack:
-        lines = iter(progress(_numbered_lines(inputs), label="translate", unit="lines"))
-        out = stack.enter_context(_output(output))
-        reject = stack.enter_context(_Rejects(rejects))
-        if output != "-":
-            # Rejects of an earlier run into the same file are no longer true.
-            Path(rejects).unlink(missing_ok=True)
-        # Several batches are read at a time, so that sorting by length has something to sort.
-        while chunk := list(itertools.islice(lines, 16 * batch_size)):
-            results = _translate_lines(translator, chunk, decode, batch_size)
-            for (name, number, raw), result in zip(chunk, results, strict=True):
-                if isinstance(result, Translation):
-                    translated += 1
-                    out.write(_format(result, name, number, output_format))
-                else:
-                    rejected += 1
-                    reject.write(name, number, result, raw)
-                    out.write("\n" if output_format == "lines" else "")
-            out.flush()
-    counts = Counts(translated + rejected, translated, rejected)
-    where = f"; rejects in {rejects}" if rejected else ""
-    print(f"read {counts.read} lines: {translated} translated, {rejected} rejected{where}", file=sys.stderr)
+    translator = load(run_dir, seed=seed)
+    counts = _translate_all(translator, inputs, output, output_format, rejects, translator.checked(decode), batch_size)
+    left_out = f"{counts.rejected} rejected" + (f"; rejects in {rejects}" if counts.rejected else "")
+    print(f"read {counts.read} lines: {counts.translated} translated, {left_out}", file=sys.stderr)
     return counts
 
 
+def _translate_all(
+    translator: Translator,
+    inputs: Sequence[str],
+    output: str,
+    output_format: str,
+    rejects: str,
+    decode: DecodeConfig,
+    batch_size: int,
+) -> Counts:
+    """Reads, translates and writes chunk by chunk; arguments of `translate_files`, all checked."""
+    read = rejected = 0
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(writing(output))
+        reject = stack.enter_context(Rejects(rejects))
+        bar = stack.enter_context(progress(label="translate", unit="lines"))
+        if not bar.disable:
+            bar.total = count_lines(inputs)
+        if output != "-":
+            # Rejects of an earlier run into the same file are no longer true.
+            Path(rejects).unlink(missing_ok=True)
+        for chunk in read_chunks(inputs, _BATCHES_PER_READ * batch_size):
+            results = _translate_lines(translator, chunk, decode, batch_size)
+            for line, result in zip(chunk, results, strict=True):
+                if isinstance(result, Translation):
+                    out.write(_format(result, line, output_format))
+                else:
+                    rejected += 1
+                    reject.write(line, result)
+                    out.write("\n" if output_format == "lines" else "")
+            out.flush()
+            read += len(chunk)
+            bar.update(len(chunk))
+    return Counts(read, read - rejected, rejected)
+
+
 def _translate_lines(
-    translator: Translator, chunk: list[tuple[str, int, bytes]], decode: DecodeConfig, batch_size: int
+    translator: Translator, chunk: list[Line], decode: DecodeConfig, batch_size: int
 ) -> list[Translation | str]:
     """A `Translation` per line, or why it is rejected."""
     results: list[Translation | str] = []
     sources = []
-    for _, _, raw in chunk:
+    for line in chunk:
         try:
-            sources.append(translator.tokenize(raw.decode("utf-8")))
+            sources.append(translator.tokenize(line.raw.decode("utf-8")))
             results.append("")
         except UnicodeDecodeError as error:
             results.append(f"invalid UTF-8 at byte {error.start + 1}")
@@ -288,71 +321,18 @@ def _translate_lines(
     return [result or next(translations) for result in results]
 
 
-def _numbered_lines(inputs: Sequence[str]) -> Iterator[tuple[str, int, bytes]]:
-    """(file, line number from 1, line without its end) of every input, in order."""
-    for name in inputs:
-        opener = gzip.open if name.endswith(".gz") else open
-        number = 0
-        try:
-            with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else opener(name, "rb") as stream:
-                for number, line in enumerate(stream, 1):
-                    text = line.rstrip(b"\r\n")
-                    yield name, number, text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
-        except (OSError, EOFError, zlib.error) as error:
-            raise PadirError(f"{name}: cannot be read after line {number}: {error}") from error
-
-
-def _format(translation: Translation, name: str, number: int, output_format: str) -> str:
+def _format(translation: Translation, line: Line, output_format: str) -> str:
     if output_format == "lines":
         return translation.text + "\n"
     record = {
-        "file": name,
-        "line": number,
+        "file": line.file,
+        "line": line.number,
         "text": translation.text,
         "score": translation.score,
         "steps_run": translation.steps_run,
         "predicted_length": translation.predicted_length,
     }
     return json.dumps(record, ensure_ascii=False) + "\n"
-
-
-@contextlib.contextmanager
-def _output(path: str) -> Iterator[IO[str]]:
-    """Standard output, or a file that takes its name only when it is whole."""
-    if path == "-":
-        yield sys.stdout
-        return
-    temporary = Path(f"{path}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            yield stream
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-class _Rejects:
-    """The rejects file, made at the first reject."""
-
-    def __init__(self, path: str):
-        self._path = Path(path)
-        self._stream: IO[str] | None = None
-
-    def __enter__(self) -> _Rejects:
-        return self
-
-    def write(self, name: str, number: int, reason: str, raw: bytes) -> None:
-        """Adds one line."""
-        if self._stream is None:
-            self._stream = self._path.open("w", encoding="utf-8")
-        text = raw.decode("utf-8", errors="backslashreplace")
-        record = {"file": name, "line": number, "reason": reason, "text": text}
-        self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self._stream.flush()
-
-    def __exit__(self, *exception: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
 
 
 def _check_batch_size(batch_size: int) -> None:

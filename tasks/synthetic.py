@@ -39,6 +39,10 @@ class _SyntheticPairs(Pairs):
         return tuple(itertools.islice((pair for pair in stream if pair[0] not in taken), self.count))
 
     @property
+    def total(self) -> int:
+        return self.count
+
+    @property
     def sources(self) -> set[str]:
         return {source for source, _ in self.rows}
 

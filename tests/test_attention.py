@@ -95,3 +95,26 @@ def test_weights_are_float32_in_a_bfloat16_model():
     assert isinstance(keys, KeyValue) and keys.key.dtype == jnp.bfloat16
     output, weights = narrow(x, keys, jnp.zeros((1, 1, 4, 4)))
     assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
+
+
+def test_logits_and_softmax_in_the_activation_dtype_if_asked():
+    options = {"dropout_rate": 0.0, "dtype": jnp.dtype("bfloat16")}
+    full, half = (
+        MultiHeadAttention(
+            FEATURES, HEADS, WIDTH, **options, float32_logits=exact, rngs=nnx.Rngs(params=jax.random.key(0))
+        )
+        for exact in (True, False)
+    )
+    x, bias = jnp.asarray(random(2, 7, FEATURES, seed=1)), jnp.asarray(random(1, HEADS, 7, 7, seed=2))
+    keys = half.key_value(x)
+    query = half.query(x).reshape(2, 7, HEADS, WIDTH)
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, keys.key) + bias.astype(jnp.bfloat16)
+    assert logits.dtype == jnp.bfloat16
+    weights = half.weights(x, keys.key, bias)
+    assert weights.dtype == jnp.float32
+    np.testing.assert_allclose(weights, jax.nn.softmax(logits, axis=-1).astype(jnp.float32), atol=0.004)
+    # Every weight is a bfloat16 number, which those of float32 logits are not; both agree to bfloat16's precision.
+    np.testing.assert_array_equal(weights, weights.astype(jnp.bfloat16).astype(jnp.float32))
+    exact = full.weights(x, keys.key, bias)
+    assert (exact != exact.astype(jnp.bfloat16).astype(jnp.float32)).mean() > 0.9
+    np.testing.assert_allclose(weights, exact, atol=0.02)

@@ -10,6 +10,7 @@ import pytest
 
 from padir import __version__, cli, config
 from padir.data.manifest import Manifest
+from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 
 
@@ -86,6 +87,26 @@ def test_prepare(padir, tmp_path):
     assert "PrepareSettings.num_pieces = 8" in (tmp_path / "out" / "prepare.gin").read_text()
 
 
+def test_vocabulary(padir, tmp_path):
+    """Made by the settings of a run file, with its configuration beside it, and never made twice."""
+    (tmp_path / "pairs.tsv").write_text("ab\tcd\nba\tdc\na b\tc d\n")
+    (tmp_path / "mine.gin").write_text(
+        "# Mine.\ninclude 'runs/base.gin'\nTaskConfig.module = 'tasks.text_files'\nTaskConfig.name = 'pairs'\n"
+        f"TaskConfig.options = {{'train': '{tmp_path / 'pairs.tsv'}', 'format': 'tsv'}}\n"
+    )
+    output = tmp_path / "made" / "v.model"
+    arguments = ["vocabulary", f"--gin_file={tmp_path / 'mine.gin'}", f"--output={output}"]
+    # 3 reserved pieces, "▁" and 4 letters are the fewest.
+    assert padir(*arguments)[0] == 2
+    assert not output.exists()
+    status, out, err = padir(*arguments, "--gin.PrepareSettings.num_pieces=8")
+    assert (status, out) == (0, ""), err
+    assert Vocabulary.load(output).num_pieces == 8
+    assert "PrepareSettings.num_pieces = 8" in (tmp_path / "made" / "v.model.gin").read_text().splitlines()
+    status, _, err = padir(*arguments, "--gin.PrepareSettings.num_pieces=8")
+    assert (status, err) == (2, f"padir vocabulary: {output}: exists already; choose another output or delete it\n")
+
+
 MISTAKES = {
     "unknown gin file": (["train", "--gin_file=nowhere.gin"], "nowhere.gin"),
     "unknown name": (["train", "--gin.Trian.seed=1"], "Trian"),
@@ -101,6 +122,10 @@ MISTAKES = {
     "nothing given": (["distill"], "no value for run_dir, data_dir, output_dir"),
     "no run": (["translate", "--run_dir=nowhere"], "nowhere/model.json: no such file"),
     "no set": (["distill", "--run_dir=x", "--data_dir=y", "--output_dir=out"], "no such file"),
+    "a value of another type": (
+        ["train", "--gin_file=runs/synthetic_ar.gin", "--gin.train.num_steps='x'"],
+        "train.num_steps = 'x': expected int, found str",
+    ),
     "bad format": (["translate", "--run_dir=x", "--output_format=csv"], "choose lines or jsonl"),
 }
 
@@ -138,6 +163,18 @@ def test_help(padir, command):
         *(f"--{f}" for f in cli._flags(command)),
     ):
         assert flag in out
+
+
+def test_help_lists_what_gin_sets(padir):
+    _, out, _ = padir("vocabulary", "--help")
+    text = " ".join(out.split())
+    for part in ("TaskConfig: module, name, options", "num_pieces=32000", "byte_fallback=False", "vocabulary_seed=0"):
+        assert part in text
+    assert "Refinement: num_steps=4," in " ".join(padir("evaluate", "--help")[1].split())
+
+
+def test_help_says_what_a_gin_file_does_to_the_demo(padir):
+    assert "A --gin_file takes the place of runs/demo.gin" in " ".join(padir("demo", "--help")[1].split())
 
 
 def test_every_command_has_its_summary_example_and_place():

@@ -1,5 +1,8 @@
 """Binding names: what gin may set, and one clear line for whatever it may not."""
 
+import inspect
+import typing
+
 import pytest
 
 import gin
@@ -42,6 +45,88 @@ def test_search_path(tmp_path):
     (tmp_path / "mine.gin").write_text("# Mine.\ntrain.seed = 7\n")
     config.parse(["mine.gin"], [], [str(tmp_path)])
     assert gin.query_parameter("train.seed") == 7
+
+
+def test_a_search_path_is_forgotten(tmp_path):
+    """A name that two folders hold is looked up in those of this parse alone, and bundled files stay within reach."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.gin").write_text(f"# Mine.\ninclude 'runs/base.gin'\ntrain.run_dir = '{folder}'\n")
+    for folder in ("one", "two"):
+        config.parse(["mine.gin"], [], [str(tmp_path / folder)])
+        assert gin.query_parameter("train.run_dir") == folder
+    message = failure(["mine.gin"])
+    assert message.startswith("gin: Unable to open file: mine.gin. Searched the working directory, ")
+    assert str(tmp_path) not in message and str(config.gin_folder()) in message
+
+
+WRONG_TYPES = {
+    "train.num_steps = 'x'": "expected int, found str",
+    "train.num_steps = 1e5": "expected int, found float",
+    "train.seed = True": "expected int, found bool",
+    "train.batch_size = (1, 2)": "expected int, found tuple",
+    "train.buckets = 8": "expected Sequence[int], found int",
+    "train.buckets = ('8',)": "expected Sequence[int], found tuple",
+    "train.data_dir = 1": "expected str, found int",
+    "train.initialize_from = 3": "expected str | None, found int",
+    "NetworkConfig.embed_dim = 1.5": "expected int, found float",
+    "NetworkConfig.causal = 1": "expected bool, found int",
+    "OptimizerConfig.peak_learning_rate = '1'": "expected float, found str",
+    "one/System.name = 3": "expected str, found int",
+    "TaskConfig.options = 3": "expected Mapping[str, Any], found int",
+    "PrepareSettings.splits = 'train'": "expected tuple[str, ...] | None, found str",
+    "train.optimizer = 3": "expected @OptimizerConfig(), found int",
+    "train.optimizer = @Cadence()": "expected @OptimizerConfig()",
+    "train.optimizer = @OptimizerConfig": "write @OptimizerConfig(), with the parentheses",
+    "train.model = @PadirModel()": "write @PadirModel, without the parentheses",
+    "benchmark.systems = [@System(), @Cadence()]": "expected @System(), found list",
+}
+
+
+@pytest.mark.parametrize("binding, reason", WRONG_TYPES.items(), ids=WRONG_TYPES)
+def test_a_value_of_another_type_is_refused_by_name(binding, reason):
+    name, value = binding.split(" = ")
+    shown = str(float(value)) if value == "1e5" else value
+    assert failure([], [binding]) == f"{name} = {shown}: {reason}"
+
+
+def test_a_policy_of_another_kind_lists_the_right_ones():
+    for value, found in (("'mask'", ", found str"), ("@RemaskStutter()", "")):
+        message = failure([], [f"Refinement.start = {value}"])
+        assert message.startswith(f"Refinement.start = {value}: expected @StartWithMask() or @StartWithRandom()")
+        assert message.endswith(found) and "@RemaskStutter() or" not in message
+
+
+def test_a_value_of_another_type_is_seen_through_macros(tmp_path):
+    (tmp_path / "mine.gin").write_text("# Mine.\nWIDTH = 'x'\nAGAIN = %WIDTH\nNetworkConfig.embed_dim = %AGAIN\n")
+    assert failure([str(tmp_path / "mine.gin")]) == "NetworkConfig.embed_dim = %AGAIN ('x'): expected int, found str"
+    (tmp_path / "mine.gin").write_text("# Mine.\nONE = %TWO\nTWO = %ONE\nNetworkConfig.embed_dim = %ONE\n")
+    assert failure([str(tmp_path / "mine.gin")]) == "gin: macro %ONE stands for itself"
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "OptimizerConfig.peak_learning_rate = 1",
+        "train.initialize_from = None",
+        "train.buckets = [8, 16]",
+        "train.seed = %gin.REQUIRED",
+        "translate.decode = @Refinement()",
+        "Refinement.start = @StartWithRandom()",
+        "benchmark.systems = [@System(), @one/System()]",
+        "TaskConfig.options = {'a': 1}",
+        "vocabulary.output = 'x'",
+    ],
+)
+def test_values_that_fit(binding):
+    config.parse([], [binding])
+    assert config._statements()
+
+
+def test_everything_configurable_has_annotations_that_resolve():
+    for configurable in (*config.DATACLASSES, *config.COMMANDS.values()):
+        hints = typing.get_type_hints(configurable)
+        assert set(inspect.signature(configurable).parameters) <= set(hints), configurable
 
 
 def test_unknown_names_and_bad_values(tmp_path):
@@ -129,6 +214,7 @@ def test_each_commands_configuration_lies_beside_its_result():
     places = {command: place(given) for command, place in config._OPERATIVE_FILES.items()}
     assert places == {
         "prepare": "out/prepare.gin",
+        "vocabulary": "file.gin",
         "train": "run/train.gin",
         "evaluate": "out/x.gin",
         "translate": "file.gin",

@@ -146,6 +146,17 @@ def test_a_baseline_whose_lines_hold_unicode_line_separators(tiny, tmp_path, res
     assert evaluate(baseline=str(tmp_path / "other.txt"), **arguments)["n"] == 40
 
 
+def test_the_seed_is_that_of_the_translator(tiny, tmp_path, monkeypatch):
+    """What a seed changes is tested where translators are."""
+
+    def load(run_dir, seed):
+        raise PadirError(f"seed {seed} of {run_dir}")
+
+    monkeypatch.setattr("padir.evaluate.load", load)
+    with pytest.raises(PadirError, match=f"seed 7 of {tiny.padir}"):
+        evaluate(run_dir=str(tiny.padir), data_dir=str(tiny.data), output_dir=str(tmp_path), name="x", seed=7)
+
+
 def test_a_set_of_another_vocabulary(tiny, tmp_path):
     from padir.data import vocabulary as vocabulary_lib
 

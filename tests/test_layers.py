@@ -63,6 +63,15 @@ def test_dense_computes_in_its_dtype_and_keeps_float32_parameters(rngs):
     assert dense(jnp.ones((2, 4))).dtype == jnp.bfloat16
 
 
+def test_a_dense_product_in_float32_is_not_rounded_to_its_dtype(rngs):
+    dense = layers.Dense(64, 3, dtype=jnp.dtype("bfloat16"), rngs=rngs)
+    x = jnp.asarray(random(50, 64)).astype(jnp.bfloat16)
+    exact = np.asarray(x, np.float64) @ np.asarray(dense.kernel[...].astype(jnp.bfloat16), np.float64)
+    assert dense.in_float32(x).dtype == jnp.float32
+    np.testing.assert_allclose(dense.in_float32(x), exact, atol=1e-5)
+    assert np.abs(dense(x).astype(jnp.float32) - exact).max() > 1e-3
+
+
 def test_embed_looks_up_rows_and_attends_to_them(rngs):
     embed = layers.Embed(5, 3, dtype=FLOAT32, rngs=rngs)
     table = np.asarray(embed.embedding[...])

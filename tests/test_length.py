@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from padir.length import LengthTokenPredictor, prepend_length_token, top_lengths
+from padir.length import (
+    AffineLengthPredictor,
+    FertilityLengthPredictor,
+    LengthTokenPredictor,
+    prepend_length_token,
+    top_lengths,
+)
 
 
 def test_the_length_token_goes_first():
@@ -85,3 +91,51 @@ def test_relative_logits_do_not_see_padding(encoded):
     wide = jnp.pad(encoded, ((0, 0), (0, 2), (0, 0)), constant_values=9.0)
     padded = relative(wide, jnp.pad(SOURCE, ((0, 0), (0, 2))))
     np.testing.assert_allclose(padded, relative(encoded, SOURCE), atol=1e-5)
+
+
+def test_an_affine_predictor_ranks_lengths_by_their_distance_from_its_line():
+    affine = AffineLengthPredictor(8)
+    assert affine.scale_and_offset[...].tolist() == [1.0, 0.0], "it starts at the source's own length"
+    affine.scale_and_offset[...] = jnp.array([1.5, 0.75])
+    logits = affine(None, SOURCE)
+    # Sources of 2 and 3 tokens: 3.75 and 5.25.
+    expected = [[-((length - estimate) ** 2) for length in range(1, 9)] for estimate in (3.75, 5.25)]
+    np.testing.assert_allclose(logits, expected, rtol=1e-6)
+    assert top_lengths(logits, 4, 8)[0].tolist() == [[4, 3, 5, 2], [5, 6, 4, 7]]
+    np.testing.assert_array_equal(affine(None, jnp.pad(SOURCE, ((0, 0), (0, 3)))), logits)
+
+
+@pytest.mark.parametrize(("estimate", "expected"), [(40.0, [5, 4, 3]), (-3.0, [1, 2, 3])])
+def test_an_estimate_beyond_the_lengths_gives_the_nearest(estimate, expected):
+    affine = AffineLengthPredictor(5)
+    affine.scale_and_offset[...] = jnp.array([0.0, estimate])
+    assert top_lengths(affine(None, SOURCE), 3, 5)[0].tolist() == [expected] * 2
+
+
+class TestFertility:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def fertility(cls):
+        return FertilityLengthPredictor(9, 400, rngs=nnx.Rngs(params=jax.random.key(0)))
+
+    def test_it_adds_up_what_each_source_token_is_expected_to_become(self, fertility, encoded):
+        state = np.asarray(encoded[:, 1:], np.float64)
+        hidden = np.asarray(jax.nn.gelu(state @ np.asarray(fertility.mlp.kernel[...], np.float64)))
+        scores = np.exp(hidden @ np.asarray(fertility.logits_dense.kernel[...]))
+        assert scores.shape == (2, 3, 3), "each token becomes 0, 1 or 2"
+        expected = (scores / scores.sum(-1, keepdims=True)) @ [0.0, 1.0, 2.0]
+        estimates = [expected[0, :2].sum(), expected[1].sum()]  # padding becomes nothing
+        logits = fertility(encoded[:, 1:], SOURCE)
+        assert logits.dtype == jnp.float32
+        found = [[-((length - estimate) ** 2) for length in range(1, 10)] for estimate in estimates]
+        np.testing.assert_allclose(logits, found, rtol=1e-3, atol=1e-3)
+
+    def test_no_source_token_becomes_more_than_two(self, fertility):
+        fertility = nnx.clone(fertility)
+        fertility.logits_dense.kernel[...] = jnp.zeros((400, 3)).at[:, 2].set(100.0)
+        certain = fertility(jnp.ones((2, 3, 400)) * jnp.sign(fertility.mlp.kernel[...].sum(1)), SOURCE)
+        np.testing.assert_allclose(certain[:, 3], [0.0, -4.0], atol=1e-3)  # estimates 4 and 6
+
+    def test_it_does_not_train_the_encoder(self, fertility, encoded):
+        gradient = jax.grad(lambda state: fertility(state, SOURCE).sum())(encoded[:, 1:])
+        np.testing.assert_array_equal(gradient, 0)

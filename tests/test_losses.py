@@ -1,5 +1,6 @@
 """Losses against numbers worked out by hand, and against the T5X release."""
 
+import dataclasses
 import math
 
 import jax
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 
 from padir import losses
+from padir.models import LossConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
+# Training stages, label smoothing and z-loss of the release's arrays.
+CASES = [(stages, *options) for stages in (1, 2, 3) for options in ((0.0, 0.0), (0.1, 0.0001))]
 # Probabilities 1/2, 1/4, 1/4 after a softmax, with log Z = log 8.
 LOGITS = jnp.log(jnp.array([4.0, 2.0, 2.0]))
 
@@ -54,17 +58,37 @@ def test_weighted_mean_counts_only_what_weighs():
     assert losses.weighted_mean(values, jnp.zeros((2, 2))) == 0.0
 
 
-def test_length_loss_by_hand():
+def test_shares_of_a_mean_add_up_to_it():
+    values, weights = jnp.arange(6.0).reshape(3, 2), jnp.array([[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]])
+    shares = [losses.weighted_mean(values[row], weights[row], weights.sum()) for row in range(3)]
+    assert float(sum(shares)) == pytest.approx(float(losses.weighted_mean(values, weights)), rel=1e-6)
+    assert losses.weighted_mean(values, 0 * weights, jnp.array(0.0)) == 0.0
+
+
+def test_length_cross_entropy_by_hand():
     logits = jnp.stack([LOGITS, LOGITS])
-    every = losses.length_loss(logits, jnp.array([1, 3]), jnp.ones(2))
-    assert float(every) == pytest.approx((math.log(2) + math.log(4)) / 2, rel=1e-6)
-    first = losses.length_loss(logits, jnp.array([1, 0]), jnp.array([1.0, 0.0]))
-    assert float(first) == pytest.approx(math.log(2), rel=1e-6)
+    found = losses.length_cross_entropy(logits, jnp.array([1, 3]))
+    np.testing.assert_allclose(found, [math.log(2), math.log(4)], rtol=1e-6)
 
 
 def test_lengths_beyond_the_logits_count_as_the_longest():
-    loss = losses.length_loss(LOGITS[None], jnp.array([9]), jnp.ones(1))
-    assert float(loss) == pytest.approx(math.log(4), rel=1e-6)
+    assert float(losses.length_cross_entropy(LOGITS[None], jnp.array([9]))[0]) == pytest.approx(math.log(4), rel=1e-6)
+
+
+def test_length_squared_error_is_that_of_the_estimate_and_so_is_its_gradient():
+    def error(estimate):
+        logits = -jnp.square(jnp.arange(1, 6) - estimate)[None]
+        return losses.length_squared_error(logits, jnp.array([4]))[0]
+
+    assert jax.value_and_grad(error)(1.5) == (pytest.approx(2.5**2), pytest.approx(2 * (1.5 - 4)))
+
+
+def test_binary_cross_entropy_by_hand():
+    """A logit of log 3 is a probability of 3/4."""
+    found = losses.binary_cross_entropy(jnp.log(jnp.array([3.0, 3.0, 1.0])), jnp.array([True, False, True]))
+    np.testing.assert_allclose(found, [math.log(4 / 3), math.log(4), math.log(2)], rtol=1e-6)
+    extreme = losses.binary_cross_entropy(jnp.array([1e4, -1e4, 1e4]), jnp.array([True, False, False]))
+    np.testing.assert_allclose(extreme, [0.0, 0.0, 1e4])
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +101,22 @@ class TestRelease:
 
     @staticmethod
     def stage_logits(tiny, params, stages):
-        source = tiny.arrays["encoder_input_tokens"]
+        """Logits of each stage; a later one reads the argmax of the one before, beyond the target's length too."""
+        source, tokens = tiny.arrays["encoder_input_tokens"], tiny.arrays["decoder_input_tokens"]
         encoded, length_logits = tiny.model.encode(params, source)
         network = tiny.model.module(params).network
         logits = []
-        for name in ("decoder_input_tokens", "train_stage2_decoder_input")[:stages]:
-            tokens = tiny.arrays[name]
-            logits.append(network.logits(network.decode(tokens, network.plan(encoded, source, tokens)).hidden))
+        for _ in range(stages):
+            plan = network.plan(encoded, source, tokens)
+            logits.append(network.logits(network.decode(tokens, plan).hidden))
+            tokens = logits[-1].argmax(-1)
         return logits, length_logits
 
     def parts(self, tiny, params, stages, smoothing, z_loss):
         options = {"label_smoothing": smoothing, "z_loss": z_loss}
         targets = tiny.arrays["decoder_target_tokens"]
         logits, length_logits = self.stage_logits(tiny, params, stages)
-        weights = (tiny.arrays["decoder_loss_weights"], targets != 0)
+        weights = (tiny.arrays["decoder_loss_weights"], targets != 0, targets != 0)
         stage_losses = [
             (losses.cross_entropy(stage, targets, **options) * weight).sum()
             for stage, weight in zip(logits, weights, strict=False)
@@ -98,31 +124,61 @@ class TestRelease:
         lengths = (targets != 0).sum(-1)
         return sum(stage_losses), losses.cross_entropy(length_logits, lengths - 1, **options).sum()
 
-    @pytest.mark.parametrize("stages", [1, 2])
-    def test_stage_logits(self, tiny, stages):
-        logits, _ = self.stage_logits(tiny, tiny.params, stages)
-        expected = tiny.arrays[f"train_stages{stages}_ls0.0_z0.0/stage_logits"]
-        np.testing.assert_allclose(jnp.stack(logits), expected, atol=1e-5)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def arrays(cls, tiny, request):
+        """What the release computed in training; if our copy lacks some of it, from the shared reference arrays."""
+        if all(f"{cls.prefix(*case)}loss" in tiny.arrays for case in CASES):
+            return tiny.arrays
+        with np.load(request.getfixturevalue("shared") / "golden" / "padir_tiny_tied.npz") as arrays:
+            return dict(arrays)
+
+    @staticmethod
+    def prefix(stages, smoothing, z_loss):
+        return f"train_stages{stages}_ls{smoothing}_z{z_loss}/"
+
+    def test_stage_logits(self, tiny, arrays):
+        logits, _ = self.stage_logits(tiny, tiny.params, 3)
+        for stages, smoothing, z_loss in CASES:
+            expected = arrays[self.prefix(stages, smoothing, z_loss) + "stage_logits"]
+            np.testing.assert_allclose(jnp.stack(logits[:stages]), expected, atol=1e-5)
 
     def test_the_second_stage_reads_the_first_ones_argmax(self, tiny):
         logits, _ = self.stage_logits(tiny, tiny.params, 1)
         np.testing.assert_array_equal(logits[0].argmax(-1), tiny.arrays["train_stage2_decoder_input"])
 
-    @pytest.mark.parametrize("stages", [1, 2])
-    @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0001)])
-    def test_losses(self, tiny, stages, smoothing, z_loss):
-        prefix = f"train_stages{stages}_ls{smoothing}_z{z_loss}/"
-        stage_loss, length_loss = self.parts(tiny, tiny.params, stages, smoothing, z_loss)
-        # Sums over 60 positions of up to 10 nats each: relative to their size, in float32.
-        np.testing.assert_allclose(length_loss, tiny.arrays[prefix + "len_loss"], rtol=1e-6)
-        np.testing.assert_allclose(stage_loss + length_loss, tiny.arrays[prefix + "loss"], rtol=1e-6)
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_losses_and_every_gradient(self, tiny, arrays, case):
+        prefix = self.prefix(*case)
 
-    @pytest.mark.parametrize(("stages", "smoothing", "z_loss"), [(1, 0.1, 0.0001), (2, 0.0, 0.0)])
-    def test_every_gradient(self, tiny, stages, smoothing, z_loss):
-        prefix = f"train_stages{stages}_ls{smoothing}_z{z_loss}/"
-        gradient = jax.jit(jax.grad(lambda params: sum(self.parts(tiny, params, stages, smoothing, z_loss))))
-        found = gradient(tiny.params)
-        for name, (ours, theirs) in tiny.gradient(prefix + "grad/", found).items():
-            np.testing.assert_allclose(ours, theirs, atol=2e-5, err_msg=name)
+        def loss(params):
+            stage_loss, length_loss = self.parts(tiny, params, *case)
+            return stage_loss + length_loss, length_loss
+
+        (total, length_loss), found = jax.jit(jax.value_and_grad(loss, has_aux=True))(tiny.params)
+        # Sums over 60 positions of up to 10 nats each: relative to their size, in float32.
+        np.testing.assert_allclose(length_loss, arrays[prefix + "len_loss"], rtol=1e-6)
+        np.testing.assert_allclose(total, arrays[prefix + "loss"], rtol=1e-6)
         norm = math.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(found)))
-        assert norm == pytest.approx(float(tiny.arrays[prefix + "grad_global_norm"]), rel=1e-6)
+        assert norm == pytest.approx(float(arrays[prefix + "grad_global_norm"]), rel=1e-6)
+        if f"{prefix}grad/token_embedder/embedding" in arrays:
+            pairs = dataclasses.replace(tiny, arrays=arrays).gradient(prefix + "grad/", found)
+            for name, (ours, theirs) in pairs.items():
+                np.testing.assert_allclose(ours, theirs, atol=2e-5, err_msg=name)
+
+    @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0001)])
+    def test_our_objective_is_theirs_averaged(self, tiny, arrays, smoothing, z_loss):
+        """Of one stage, where nothing but the averaging differs: the release's input and weights, our model's loss."""
+        loss = LossConfig(label_smoothing=smoothing, z_loss=z_loss)
+        model = dataclasses.replace(tiny.model, num_stages=1, loss=loss)
+        names = ("encoder_input_tokens", "decoder_target_tokens", "decoder_input_tokens", "decoder_loss_weights")
+        features = {name: arrays[name] for name in names}
+        totals = model.totals(features)
+        total, metrics = jax.jit(model.loss_share, static_argnums=3)(tiny.params, features, None, False, totals)
+        prefix = self.prefix(1, smoothing, z_loss)
+        summed = metrics["loss/stage_1"] * arrays["decoder_loss_weights"].sum()
+        np.testing.assert_allclose(summed, arrays[prefix + "loss"] - arrays[prefix + "len_loss"], rtol=1e-6)
+        # They smooth the length loss, too.
+        assert not smoothing or metrics["loss/length"] * 4 != pytest.approx(arrays[prefix + "len_loss"], rel=1e-3)
+        np.testing.assert_allclose(metrics["loss/length"] * 4, arrays["train_stages1_ls0.0_z0.0/len_loss"], rtol=1e-6)
+        assert total == metrics["loss/stage_1"] + metrics["loss/length"]

@@ -1,6 +1,7 @@
 """Decoding with whole models: nothing but the source may decide a translation."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,16 @@ import pytest
 
 from padir import network
 from padir.decoding.autoregressive import Autoregressive
-from padir.decoding.initial import StartWithRandom
+from padir.decoding.initial import StartWithMaskRange, StartWithRandom
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskLinear, RemaskNothing, RemaskRejected, RemaskWorst
+from padir.decoding.replacement import ReplaceWithSummedLogits
+from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopNever
 from padir.errors import PadirError
-from padir.models import AutoregressiveModel, PadirModel
+from padir.models import AutoregressiveModel, PadirModel, padir_decoding
+from padir.models.rescoring import Rescorer
 from padir.network import NetworkConfig
 from padir.types import TokenIds
 
@@ -32,6 +38,8 @@ SIZES = {
 }
 LONGEST = 14
 PADIR = PadirModel(IDS, NetworkConfig(**SIZES), max_source_length=16, max_target_length=LONGEST)
+# The same with a rejecter.
+CRITIC = dataclasses.replace(PADIR, rejecter=True)
 AR = AutoregressiveModel(
     IDS,
     NetworkConfig(**SIZES, causal=True, positional_attention=False),
@@ -238,6 +246,213 @@ class TestPadirDecode:
         together = decode_padir(padir, sources, KEY, config)
         alone = decode_padir(padir, sources[1:2], KEY, config)
         assert_same(alone, together, slice(1, 2))
+
+
+@pytest.fixture(scope="module")
+def critic(padir):
+    """Parameters with a rejecter that keeps about half of the tokens."""
+    params = {**CRITIC.init(5), **padir}
+    kernel = params["rejecter"]["projection"]["kernel"]
+    return {**params, "rejecter": {"projection": {"kernel": 20 * kernel}}}
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def decode_critic(params, source, key, config, **options):
+    return padir_decoding.decode(CRITIC, params, source, key, config, **options)
+
+
+POLICIES = {
+    "mask-predict of neighbouring lengths": Refinement(
+        num_steps=3, length_beam=3, remask=RemaskLinear(), rewrite_only_remasked=True
+    ),
+    "samples of random starts": Refinement(
+        num_steps=3,
+        num_hypotheses=2,
+        parallel_starts=2,
+        start=StartWithRandom(),
+        sampling=Sampling(1.0, top_k=10),
+        remask=RemaskNothing(),
+    ),
+    "nucleus": Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.7, top_p=0.9), remask=RemaskWorst(2)),
+    "rejected ones by vote": Refinement(
+        num_steps=3, start=StartWithMaskRange(), remask=RemaskRejected(), replace=ReplaceWithSummedLogits()
+    ),
+}
+
+
+@pytest.mark.parametrize("config", POLICIES.values(), ids=POLICIES)
+def test_no_policy_lets_the_batch_or_a_bucket_matter(critic, sources, config):
+    alone = [decode_critic(critic, sources[row : row + 1], KEY, config) for row in range(4)]
+    crowd = jnp.pad(jnp.concatenate([sources[4:], sources]), ((0, 4), (0, 6)))
+    together = decode_critic(critic, crowd, KEY, dataclasses.replace(config, target_buckets=()))
+    for row in range(4):
+        assert_same(alone[row], together, slice(row + 4, row + 5))
+    assert len(np.unique(together.tokens[4:12, 0], axis=0)) > 4, "examples should differ in translation"
+
+
+class TestHypotheses:
+    def test_neighbours_of_the_likeliest_lengths_are_tried_once_each_start(self, critic, sources):
+        config = POLICIES["samples of random starts"]
+        config = dataclasses.replace(config, num_hypotheses=2, length_beam=2)
+        found = decode_critic(critic, sources, KEY, config)
+        _, logits = CRITIC.encode(critic, sources)
+        first, second = (np.argsort(-np.asarray(logits), axis=-1)[:, :2] + 1).T
+        for row in range(8):
+            near = {length: min(abs(length - given) for given in (first[row], second[row])) for length in range(1, 15)}
+            tried = sorted(found.predicted_lengths[row].tolist())
+            assert tried[::2] == tried[1::2] and len(set(tried)) == 4, "two starts of each of four lengths"
+            assert {first[row], second[row]} < set(tried)
+            assert sum(near[length] for length in set(tried)) == sum(sorted(near.values())[:4])
+            # Starts of one length are different hypotheses.
+            assert len(np.unique(found.tokens[row], axis=0)) > 4
+
+    def test_random_starts_come_from_the_key(self, critic, sources):
+        config = POLICIES["samples of random starts"]
+        first, again, other = (decode_critic(critic, sources, jax.random.key(seed), config) for seed in (0, 0, 1))
+        np.testing.assert_array_equal(first.tokens, again.tokens)
+        assert (first.tokens != other.tokens).any()
+
+    def test_mask_range_does_not_depend_on_the_bucket(self, padir, sources):
+        config = Refinement(num_steps=1, start=StartWithMaskRange(), return_trace=True, target_buckets=(5,))
+        found = decode_padir(padir, sources, KEY, config)
+        for row in range(8):
+            length = int(found.predicted_lengths[row, 0])
+            masks = [IDS.mask_id - LONGEST + position for position in range(length - 1)]
+            assert found.trace.inputs[0, row, :length].tolist() == [*masks, 1]
+
+    def test_the_lengths_probability_may_count(self, padir, sources, result):
+        rank = RankByLogProbability(length_weight=0.5)
+        found = decode_padir(padir, sources, KEY, Refinement(num_hypotheses=5, rank=rank))
+        log_probs = np.asarray(jax.nn.log_softmax(PADIR.encode(padir, sources)[1]))
+        for row in range(8):
+            plain = {
+                int(n): float(score) for n, score in zip(result.predicted_lengths[row], result.scores[row], strict=True)
+            }
+            expected = {n: score + 0.5 * log_probs[row, n - 1] for n, score in plain.items()}
+            ranked = sorted(expected, key=expected.get, reverse=True)
+            assert found.predicted_lengths[row].tolist() == ranked
+            np.testing.assert_allclose(found.scores[row], [expected[n] for n in ranked], atol=1e-5)
+
+
+class TestGivenLengths:
+    CONFIG = Refinement(num_steps=3, drop_repeats=False)
+
+    def test_they_are_used_and_one_beyond_the_buffer_harms_nobody(self, critic, sources):
+        lengths = jnp.array([3, 14, 1, 7, 99, 2, -5, 5])
+        found = decode_critic(critic, sources, KEY, self.CONFIG, lengths=lengths)
+        assert found.predicted_lengths[:, 0].tolist() == [3, 14, 1, 7, 14, 2, 1, 5]
+        np.testing.assert_array_equal((found.tokens != 0).sum(-1), found.predicted_lengths)
+        modest = decode_critic(critic, sources, KEY, self.CONFIG, lengths=jnp.array([3, 14, 1, 7, 6, 2, 6, 5]))
+        rest = np.array([0, 1, 2, 3, 5, 7])
+        np.testing.assert_array_equal(found.tokens[rest], modest.tokens[rest])
+
+    def test_several_a_source_replace_the_predicted_ones(self, critic, sources):
+        lengths = jnp.array([[3, 8]] * 8)
+        found = decode_critic(critic, sources, KEY, self.CONFIG, lengths=lengths)
+        assert np.sort(found.predicted_lengths, axis=1).tolist() == [[3, 8]] * 8
+        for column, length in enumerate((3, 8)):
+            single = decode_critic(critic, sources, KEY, self.CONFIG, lengths=lengths[:, column])
+            at = np.argmax(np.asarray(found.predicted_lengths) == length, axis=1)
+            np.testing.assert_array_equal(found.tokens[np.arange(8), at], single.tokens[:, 0])
+
+    def test_an_oracle_needs_them(self, padir, sources):
+        oracle = dataclasses.replace(PADIR, length_predictor="oracle")
+        params = {name: part for name, part in padir.items() if name != "length_predictor"}
+        with pytest.raises(PadirError, match="length predictor 'oracle' needs the lengths of its targets"):
+            padir_decoding.decode(oracle, params, sources, KEY, self.CONFIG)
+        found = jax.jit(functools.partial(padir_decoding.decode, oracle), static_argnums=3)(
+            params, sources, KEY, dataclasses.replace(self.CONFIG, num_steps=1), lengths=jnp.full(8, 6)
+        )
+        assert (found.predicted_lengths == 6).all()
+
+    @pytest.mark.parametrize("shape", [(7,), (8, 2, 2), (8, 0), ()])
+    def test_another_shape_is_refused(self, critic, sources, shape):
+        with pytest.raises(PadirError, match=r"are not \[8\] or \[8, k\]"):
+            padir_decoding.decode(CRITIC, critic, sources, KEY, self.CONFIG, lengths=jnp.ones(shape, int))
+
+
+class TestRescoring:
+    def test_by_the_other_models_log_probabilities(self, padir, ar, sources):
+        """The same hypotheses as without, scored token by token from prefixes."""
+        config = Refinement(num_steps=2, num_hypotheses=3, target_buckets=())
+        decode = jax.jit(functools.partial(padir_decoding.decode, PADIR), static_argnums=3)
+        plain = decode(padir, sources, KEY, config)
+        found = decode(padir, sources, KEY, config, rescorer=Rescorer(AR, ar))
+        modules = AR.module(ar).network
+
+        @jax.jit
+        def logits(source, inputs):
+            plan = modules.plan(modules.encode(source), source, inputs.shape[1])
+            return modules.logits(modules.decode(inputs, plan).hidden)
+
+        order = []
+        for row in range(8):
+            source = sources[row : row + 1]
+            tokens = np.asarray(plain.tokens[row])
+            inputs = np.pad(tokens[:, :-1], ((0, 0), (1, 0)))
+            expected = []
+            for hypothesis in range(3):
+                allowed = np.array(logits(source, inputs[hypothesis : hypothesis + 1]))[0].astype(np.float64)
+                allowed[:, 0] = allowed[:, IDS.num_pieces :] = -np.inf
+                log_probs = allowed - np.log(np.exp(allowed).sum(-1, keepdims=True))
+                written = [log_probs[i, token] for i, token in enumerate(tokens[hypothesis]) if token]
+                expected.append(np.mean(written))
+            order.append(np.argsort(-np.array(expected), kind="stable"))
+            np.testing.assert_allclose(found.scores[row], np.array(expected)[order[-1]], atol=1e-4)
+            np.testing.assert_array_equal(found.tokens[row], tokens[order[-1]])
+        assert (np.array(order) != np.arange(3)).any(), "the two models should disagree on some order"
+
+    def test_the_source_is_encoded_once_for_all_hypotheses(self, ar, sources, monkeypatch):
+        seen = []
+
+        def counted(self, *arguments, original=network.EncoderDecoder.encode, **options):
+            seen.append(arguments[0].shape)
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(network.EncoderDecoder, "encode", counted)
+        jax.make_jaxpr(Rescorer(AR, ar).token_log_probs)(sources, jnp.ones((8, 5, 6), int))
+        assert seen == [(8, 7)]
+
+    def test_contradictions_are_refused(self, padir, ar, sources):
+        other = Rescorer(dataclasses.replace(AR, ids=TokenIds(41)), ar)
+        with pytest.raises(PadirError, match="rescorer: its vocabulary .*41.* is not the hypotheses'"):
+            padir_decoding.decode(PADIR, padir, sources, KEY, Refinement(), rescorer=other)
+        with pytest.raises(PadirError, match="rescorer: the release has none"):
+            padir_decoding.decode(PADIR, padir, sources, KEY, Refinement(t5x_compat=True), rescorer=Rescorer(AR, ar))
+
+
+def test_attentions_are_those_of_every_step(padir, sources):
+    config = Refinement(
+        num_steps=3, num_hypotheses=2, return_trace=True, return_attentions=True, target_buckets=(), stop=StopNever()
+    )
+    found = decode_padir(padir, sources, KEY, config)
+    assert found.trace.self_attentions.shape == (3, 8, 1, 2, LONGEST, LONGEST)
+    assert found.trace.cross_attentions.shape == (3, 8, 1, 2, LONGEST, 7)
+    encoded, _ = PADIR.encode(padir, sources)
+    modules = PADIR.module(padir).network
+    output = jax.jit(lambda tokens: modules.decode(tokens, modules.plan(encoded, sources, tokens)))
+    for step in range(3):
+        expected = output(found.trace.inputs[step])
+        np.testing.assert_allclose(found.trace.self_attentions[step], expected.self_attentions, atol=1e-5)
+        np.testing.assert_allclose(found.trace.cross_attentions[step], expected.cross_attentions, atol=1e-5)
+    # In a shorter bucket the same, with nothing beyond it.
+    length = int(found.predicted_lengths[1, 0])
+    alone = dataclasses.replace(config, target_buckets=(length,), num_hypotheses=1)
+    short = decode_padir(padir, sources[1:2], KEY, alone).trace
+    assert short.self_attentions.shape == (3, 1, 1, 2, LONGEST, LONGEST)
+    assert not short.self_attentions[..., length:].any() and not short.cross_attentions[..., length:, :].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"remask": RemaskRejected()}, "RemaskRejected needs a model trained with PadirModel.rejecter = True"),
+        ({"num_hypotheses": 3, "length_beam": 5}, "num_hypotheses: 3 times length_beam 5 exceeds the 14 lengths"),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused_before_anything_is_computed(options, message):
+    with pytest.raises(PadirError, match=message):
+        padir_decoding.check(PADIR, Refinement(**options))
 
 
 @pytest.fixture(scope="module")

@@ -309,6 +309,35 @@ def test_bfloat16_keeps_parameters_attention_and_logits_in_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(network, nnx.Param))} == {jnp.dtype("float32")}
 
 
+def test_untied_logits_of_a_bfloat16_network_are_not_rounded_to_bfloat16():
+    network = build(dtype="bfloat16", tied_logits=False)
+    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.bfloat16)
+    logits = network.logits(hidden)
+    kernel = np.asarray(network.logits_dense.kernel[...].astype(jnp.bfloat16), np.float64)
+    np.testing.assert_allclose(logits, np.asarray(hidden, np.float64) @ kernel, atol=1e-5)
+
+
+def test_float32_attention_logits_make_no_difference_to_a_float32_network():
+    source, target = tokens(2, 6), tokens(2, 5, seed=1)
+    found = []
+    for exact in (True, False):
+        network = build(float32_attention_logits=exact)
+        found.append(decode(network, encode(network, source), source, target))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+def test_float32_attention_logits_can_be_given_up_in_a_bfloat16_network():
+    source, target = tokens(2, 6), tokens(2, 5, seed=1)
+    exact, rounded = (build(dtype="bfloat16", float32_attention_logits=value) for value in (True, False))
+    encoded = encode(exact, source)
+    one, other = decode(exact, encoded, source, target), decode(rounded, encoded, source, target)
+    for name in ("self_attentions", "cross_attentions"):
+        assert getattr(other, name).dtype == jnp.float32
+        difference = np.abs(getattr(other, name) - getattr(one, name)).max()
+        # Bfloat16 keeps 8 bits: logits of a few units are off by up to 1/64.
+        assert 1e-5 < difference < 0.05
+
+
 def test_dropout_is_on_only_with_a_key():
     network = build(dropout_rate=0.5)
     source = tokens(1, 6)

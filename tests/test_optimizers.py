@@ -34,6 +34,8 @@ def test_without_warm_up_it_starts_at_the_peak():
         ({"floor_learning_rate": 0.0}, "floor_learning_rate 0.0 must be above 0"),
         ({"peak_learning_rate": 1e-6}, "at most peak_learning_rate 1e-06"),
         ({"warmup_steps": -1}, "OptimizerConfig.warmup_steps: -1 is negative"),
+        ({"decay_rate": 0.0}, "OptimizerConfig.decay_rate: 0.0 is not above 0"),
+        ({"clip_global_norm": 0.0}, "OptimizerConfig.clip_global_norm: 0.0 is not above 0"),
     ],
 )
 def test_values_that_make_no_sense(options, message):
@@ -72,6 +74,64 @@ def test_two_updates_by_hand():
     assert _rms(raw) > 1.2
     np.testing.assert_allclose(updates["w"], -0.3 * np.sqrt(12.5) * raw / _rms(raw), rtol=1e-5)
     np.testing.assert_allclose(updates["tiny"], -0.3 * 1e-3 * np.array([1.0, 1.0]), rtol=1e-5)
+
+
+class T5XAdafactor:
+    """Adafactor with the defaults that T5X documents, in plain numpy, for one array (Shazeer and Stern 2018)."""
+
+    DECAY, EPSILON, SMALLEST_SCALE, LARGEST_UPDATE, LEAST_TO_FACTOR = 0.8, 1e-30, 1e-3, 1.0, 128
+
+    def __init__(self, shape):
+        self.factored = len(shape) == 2 and min(shape) >= self.LEAST_TO_FACTOR
+        self.moments = [np.zeros(shape[0]), np.zeros(shape[1])] if self.factored else [np.zeros(shape)]
+        self.steps = 0
+
+    def update(self, gradient, param, learning_rate):
+        self.steps += 1
+        decay = 1 - self.steps**-self.DECAY
+        square = gradient**2 + self.EPSILON
+        means = [square.mean(1), square.mean(0)] if self.factored else [square]
+        self.moments = [decay * old + (1 - decay) * new for old, new in zip(self.moments, means, strict=True)]
+        if self.factored:
+            row, column = self.moments
+            variance = np.outer(row, column) / row.mean()
+        else:
+            (variance,) = self.moments
+        update = gradient / np.sqrt(variance)
+        update /= max(1.0, _rms(update) / self.LARGEST_UPDATE)
+        return -learning_rate * max(_rms(param), self.SMALLEST_SCALE) * update
+
+
+@pytest.mark.parametrize("shape", [(128, 160), (127, 160), (128,), (2, 32)])
+def test_it_is_t5x_adafactor(shape):
+    """Four steps, with gradients whose size varies by rows, columns and steps."""
+    generator = np.random.default_rng(0)
+    config = OptimizerConfig(peak_learning_rate=0.3, warmup_steps=2, floor_learning_rate=0.01)
+    optimizer, schedule, reference = config.build(10), config.schedule(10), T5XAdafactor(shape)
+    param = generator.normal(size=shape)
+    state = optimizer.init(jnp.asarray(param, jnp.float32))
+    for step in range(4):
+        gradient = generator.normal(size=shape) * np.exp(generator.normal(size=shape)) * 10.0**step
+        theirs = reference.update(gradient, param, float(schedule(step)))
+        ours, state = optimizer.update(jnp.asarray(gradient, jnp.float32), state, jnp.asarray(param, jnp.float32))
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-7)
+        param = param + theirs
+
+
+def test_clipping_by_the_global_norm_scales_long_gradients_only():
+    """Adafactor forgets a constant factor, so its moments show what it saw."""
+    optimizer = OptimizerConfig(warmup_steps=0, clip_global_norm=2.0).build(10)
+    params = {"a": jnp.ones(2), "b": jnp.ones(1)}
+
+    def seen(gradients):
+        _, state = optimizer.update(gradients, optimizer.init(params), params)
+        return [np.sqrt(np.asarray(state[1][0].v[name])).tolist() for name in ("a", "b")]
+
+    short = {"a": jnp.array([1.0, 0.5]), "b": jnp.array([1.0])}
+    assert seen(short) == [pytest.approx([1.0, 0.5]), pytest.approx([1.0])]
+    # Norm 13: scaled by 2/13.
+    long = {"a": jnp.array([3.0, 4.0]), "b": jnp.array([12.0])}
+    assert seen(long) == [pytest.approx([6 / 13, 8 / 13]), pytest.approx([24 / 13])]
 
 
 def test_the_second_moments_of_large_matrices_are_factored():

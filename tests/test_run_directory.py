@@ -12,7 +12,15 @@ from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.models import AutoregressiveModel, LossConfig, PadirModel
 from padir.network import NetworkConfig
-from padir.run_directory import load_model, model_from_dict, model_to_dict, save_model, write_text
+from padir.run_directory import (
+    check_settings,
+    differences,
+    load_model,
+    model_from_dict,
+    model_to_dict,
+    save_model,
+    write_text,
+)
 from padir.types import TokenIds
 
 SMALL = NetworkConfig(
@@ -63,7 +71,7 @@ def test_a_model_survives_json(model):
 
 def test_every_option_is_stored():
     stored = model_to_dict(PADIR)
-    assert stored["corruption"] == {"keep_probability": 0.3, "random_probability": 0.5}
+    assert stored["corruption"].items() >= {"keep_probability": 0.3, "random_probability": 0.5}.items()
     assert (stored["num_stages"], stored["relative_length"], stored["network"]["dtype"]) == (3, True, "bfloat16")
     assert stored["network"]["vocab_size"] == 128
 
@@ -115,6 +123,63 @@ def test_a_damaged_description_is_named(tmp_path, vocabularies):
         path.write_text(damaged)
         with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged"):
             load_model(tmp_path)
+        with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged.*; restore it, or choose another"):
+            save_model(tmp_path, PADIR, vocabularies[0])
+
+
+def test_an_option_that_is_newer_than_the_run_has_its_default(tmp_path, vocabularies):
+    plain = dataclasses.replace(PADIR, loss=LossConfig())
+    save_model(tmp_path, plain, vocabularies[0])
+    path = tmp_path / "model.json"
+    stored = json.loads(path.read_text())
+    del stored["model"]["loss"]["z_loss"]
+    path.write_text(json.dumps(stored))
+    save_model(tmp_path, plain, vocabularies[0])
+    with pytest.raises(PadirError, match=r"\(model\.loss\.z_loss: 0\.0 there, 0\.5 now\)"):
+        save_model(tmp_path, dataclasses.replace(PADIR, loss=LossConfig(z_loss=0.5)), vocabularies[0])
+
+
+def test_differences():
+    stored = {"a": 1, "b": {"c": [1, 2], "d": None}, "e": "x"}
+    assert differences(stored, {"a": 1, "b": {"c": [1, 2], "d": None}, "e": "x"}) == []
+    assert differences(stored, {"a": 2, "b": {"c": [2, 1]}, "f": {"g": 0}}) == [
+        "a: 1 there, 2 now",
+        "b.c: [1, 2] there, [2, 1] now",
+        "e: 'x' there, None now",
+        "f: None there, {'g': 0} now",
+    ]
+
+
+def test_settings_of_a_run(tmp_path, capfd):
+    def check(step, read_only=False, **settings):
+        given = {"seed": 0, "steps": 10} | settings
+        check_settings(tmp_path, given, step, may_change={"steps": "longer"}, read_only=read_only)
+        return json.loads((tmp_path / "train.json").read_text())
+
+    # Until a checkpoint is there, nothing binds the run.
+    assert check(None, seed=5) == {"settings": {"seed": 5, "steps": 10}, "changes": []}
+    first = {"settings": {"seed": 0, "steps": 10}, "changes": []}
+    assert check(None) == check(4) == first
+    assert capfd.readouterr().err == ""
+    with pytest.raises(PadirError, match=r"trained to step 4 with other settings \(seed: 0 there, 1 now\)"):
+        check(4, seed=1, steps=20)
+    assert check(4, read_only=True, steps=3) == first
+    changed = {"settings": {"seed": 0, "steps": 20}, "changes": [{"step": 4, "was": {"steps": 10}}]}
+    assert check(4, steps=20) == check(6, steps=20) == changed
+    assert capfd.readouterr().err.count("changed from step 4 on: steps: 10 there, 20 now (longer): ") == 1
+    assert check(8, steps=30)["changes"] == [*changed["changes"], {"step": 8, "was": {"steps": 20}}]
+
+
+def test_a_run_of_a_version_that_kept_no_settings_gets_them(tmp_path):
+    check_settings(tmp_path, {"seed": 3}, 7, may_change={})
+    assert json.loads((tmp_path / "train.json").read_text())["settings"] == {"seed": 3}
+
+
+@pytest.mark.parametrize("text", ['{"settings": {', "[]", "{}"])
+def test_damaged_settings_are_named(tmp_path, text):
+    (tmp_path / "train.json").write_text(text)
+    with pytest.raises(PadirError, match=r"train\.json: damaged, .*; restore it, or choose another run_dir"):
+        check_settings(tmp_path, {"seed": 3}, 7, may_change={})
 
 
 def test_text_is_written_whole_or_not_at_all(tmp_path):

@@ -12,10 +12,10 @@ LAYERS = (
     ("network", "length"),
     ("corruption", "losses"),
     ("decoding",),
-    ("models",),
+    ("models", "interop"),
     ("data",),
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
-    ("train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
+    ("convert", "train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
     ("config", "cli"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

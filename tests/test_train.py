@@ -12,6 +12,7 @@ import pytest
 
 from padir.checkpoints import Checkpointer
 from padir.data import synthetic
+from padir.data.batching import Buckets
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
@@ -19,7 +20,7 @@ from padir.metrics.writers import read_metrics
 from padir.optimizers import OptimizerConfig
 from padir.run_directory import load_model, save_model
 from padir.sharding import make_mesh
-from padir.train import Cadence, MetricWindow, start_from
+from padir.train import Cadence, Evaluator, MetricWindow, start_from
 from padir.types import TokenIds
 
 TASK = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
@@ -69,7 +70,8 @@ def test_metrics_of_an_autoregressive_run(tiny):
 
 
 def test_what_a_run_leaves(tiny):
-    assert {path.name for path in tiny.padir.iterdir()} == {"model.json", "vocabulary.model", "checkpoints", "metrics"}
+    files = {path.name for path in tiny.padir.iterdir()}
+    assert files == {"model.json", "train.json", "vocabulary.model", "checkpoints", "metrics"}
     assert [
         int(path.name) for path in sorted((tiny.padir / "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
     ] == [60, 120]
@@ -81,7 +83,7 @@ def test_what_a_run_leaves(tiny):
 
 def test_a_finished_run_returns_at_once(tiny, monkeypatch, capfd):
     monkeypatch.setattr("padir.train.make_train_step", lambda *arguments: pytest.fail("trains again"))
-    state = tiny.train(tiny.padir, num_steps=120)
+    state = tiny.train(tiny.padir, num_steps=120, buckets=(16, 32))
     assert int(state.step) == 120
     with Checkpointer(tiny.padir, read_only=True) as checkpointer:
         saved = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
@@ -195,12 +197,18 @@ def test_a_set_of_another_task(tiny, tmp_path):
 
     remedy = "; choose another data_dir, or delete this one"
     assert train(TaskConfig("tasks.synthetic", "other", TASK)) == (
-        f"holds task name 'tiny', but the configuration asks for 'other'{remedy}"
+        f"prepared with task name='tiny', now asked for 'other'{remedy}"
     )
     assert train(TaskConfig("tasks.text_files", "tiny", TASK)) == (
-        f"holds task module 'tasks.synthetic', but the configuration asks for 'tasks.text_files'{remedy}"
+        f"prepared with task module='tasks.synthetic', now asked for 'tasks.text_files'{remedy}"
     )
-    assert "holds task options" in train(TaskConfig("tasks.synthetic", "tiny", TASK | {"ambiguity": 0.25}))
+    assert "task option ambiguity=0.5, now asked for 0.25" in train(
+        TaskConfig("tasks.synthetic", "tiny", TASK | {"ambiguity": 0.25})
+    )
+    # The same task, prepared in another way.
+    assert train(TaskConfig("tasks.synthetic", "tiny", TASK)) == (
+        f"prepared with max_source_length=32, now asked for 256{remedy}"
+    )
 
 
 def test_no_set_and_no_task(tiny, tmp_path):
@@ -230,6 +238,49 @@ def test_a_run_of_another_configuration(tiny):
         tiny.train(tiny.padir, model=tiny.model(mlp_dim=48))
 
 
+OTHER_SETTINGS = {
+    "seed": ({"seed": 1}, "seed: 0 there, 1 now"),
+    "batch size": ({"batch_size": 32}, "batch_size: 16 there, 32 now"),
+    "buckets": ({"buckets": (32,)}, "buckets: [[16, 16], [32, 32]] there, [[32, 32]] now"),
+    "data": ({"train_split": "test"}, "data.split: 'train' there, 'test' now"),
+}
+
+
+@pytest.mark.parametrize("changes, difference", OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
+def test_what_would_break_a_run_in_two_is_refused(tiny, changes, difference):
+    """Also where the run is finished: its parameters are not those that were asked for."""
+    before = (tiny.padir / "train.json").read_bytes()
+    for num_steps in (120, 200):
+        with pytest.raises(PadirError) as raised:
+            tiny.train(tiny.padir, **{"num_steps": num_steps, "buckets": (16, 32)} | changes)
+        message = str(raised.value)
+        assert message.startswith(f"{tiny.padir}: was trained to step 120 with other settings (")
+        assert difference in message and "num_steps" not in message
+    assert (tiny.padir / "train.json").read_bytes() == before
+
+
+def test_a_prolonged_run_says_so_and_keeps_it(tiny, tmp_path, capfd):
+    tiny.train(tmp_path / "run", "ar", num_steps=6)
+    slower = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=4)
+    assert int(tiny.train(tmp_path / "run", "ar", num_steps=8, optimizer=slower).step) == 8
+    said = "num_steps: 6 there, 8 now; optimizer.peak_learning_rate: 0.1 there, 0.05 now"
+    meaning = "(the learning rate of later steps follows the new schedule): the result is not that of a run which had"
+    assert f"{tmp_path / 'run'}: changed from step 6 on: {said} {meaning} " in capfd.readouterr().err
+    record = json.loads((tmp_path / "run" / "train.json").read_text())
+    assert (record["settings"]["num_steps"], record["settings"]["optimizer"]["peak_learning_rate"]) == (8, 0.05)
+    (change,) = record["changes"]
+    assert (change["step"], change["was"]["num_steps"]) == (6, 6)
+    assert change["was"]["optimizer"]["peak_learning_rate"] == 0.1
+    # The learning rates are the new schedule's.
+    last = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")[-1]
+    expected = np.mean([slower.schedule(8)(step) for step in (6, 7)])
+    assert last["train/learning_rate"] == pytest.approx(expected, rel=1e-4)
+    # Asked for fewer steps than it has, it is not trained, and stays what it is.
+    tiny.train(tmp_path / "run", "ar", num_steps=7)
+    assert json.loads((tmp_path / "run" / "train.json").read_text()) == record
+    assert "changed from" not in capfd.readouterr().err
+
+
 def test_a_missing_split(tiny, tmp_path):
     with pytest.raises(PadirError, match="no split 'dev'; it has train, validation, test"):
         tiny.train(tmp_path / "run", eval_split="dev", cadence=Cadence(log=4, evaluate=4, checkpoint=0))
@@ -237,9 +288,7 @@ def test_a_missing_split(tiny, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
     reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
-    with pytest.raises(
-        PadirError, match=r"step 4: the training loss is nan, .*; lower .*peak_learning_rate"
-    ):
+    with pytest.raises(PadirError, match=r"step 4: the training loss is nan, .*; lower .*peak_learning_rate"):
         tiny.train(tmp_path / "run", "ar", optimizer=reckless)
     with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
         assert checkpointer.latest_step() is None
@@ -263,6 +312,43 @@ def test_an_interval_is_averaged_and_timed(monkeypatch):
         "train/tokens_per_second": 10.0,
         "train/compile_seconds": 1.0,
     }
+
+
+def evaluator(tiny, batch_size, model=None):
+    data = PreparedSet.open(tiny.data)
+    built = (model or tiny.model("ar"))(TokenIds(300))
+    return Evaluator(built, data, "validation", Buckets.square((16, 32)), batch_size, make_mesh())
+
+
+def test_validation_metrics_are_weighted_by_what_they_are_means_of(tiny, monkeypatch):
+    """By hand: a metric of tokens by target tokens, one of lengths by sentences."""
+    seen = []
+
+    def step(params, batch):
+        targets = np.asarray(batch["decoder_target_tokens"])
+        seen.append((targets.shape[1], int((targets != 0).sum()), int((targets[:, 0] != 0).sum())))
+        value = np.float32(targets.shape[1])
+        names = ("loss", "token_accuracy/stage_1", "loss/length", "length_accuracy")
+        return dict.fromkeys(names, value) | {"rows": np.int32(seen[-1][2])}
+
+    monkeypatch.setattr("padir.train.make_eval_step", lambda model, mesh: step)
+    found = evaluator(tiny, 8)({})
+    assert {length for length, _, _ in seen} == {16, 32} and len(seen) == 4
+    by_tokens = sum(length * tokens for length, tokens, _ in seen) / sum(tokens for _, tokens, _ in seen)
+    by_rows = sum(length * rows for length, _, rows in seen) / 32
+    assert found == {
+        "validation/loss": pytest.approx(by_tokens),
+        "validation/token_accuracy/stage_1": pytest.approx(by_tokens),
+        "validation/loss/length": pytest.approx(by_rows),
+        "validation/length_accuracy": pytest.approx(by_rows),
+    }
+    assert abs(by_tokens - by_rows) > 0.1
+
+
+def test_validation_metrics_do_not_depend_on_the_batch_size(tiny):
+    params = tiny.model("ar")(TokenIds(300)).init(3)
+    small, large = (evaluator(tiny, batch_size)(params) for batch_size in (8, 32))
+    assert small == {name: pytest.approx(value, rel=1e-5) for name, value in large.items()}
 
 
 @pytest.fixture

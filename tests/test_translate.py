@@ -10,6 +10,8 @@ import pytest
 import padir
 from padir.data.records import PreparedSet
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.translate import SOURCE_BUCKETS, Translation, _bucket, translate_files
@@ -120,8 +122,11 @@ def test_the_longest_source_the_model_allows(translator):
 def test_a_decode_configuration_of_the_other_kind(tiny, translator):
     with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel; use Refinement"):
         translator.translate(["a dog"], Autoregressive())
-    with pytest.raises(PadirError, match="Refinement does not fit a AutoregressiveModel; use Autoregressive"):
-        padir.load(tiny.ar).translate(["a dog"], Refinement())
+    teacher = padir.load(tiny.ar)
+    with pytest.raises(PadirError, match="Refinement does not fit a AutoregressiveModel; use Autoregressive or Beam"):
+        teacher.translate(["a dog"], Refinement())
+    assert teacher.checked(None) == Autoregressive()
+    assert teacher.checked(BeamSearch()) == BeamSearch()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_files_to_lines(tiny, files, tmp_path, translations, capfd):
     assert [record["reason"] for record in records[:2]] == REASONS[:2]
     assert records[2]["reason"].endswith("tokens is longer than the 32 the model allows: split it")
     assert [record["text"] for record in records] == ["", "\\xff\\xfe Hund", BAD[2].decode()]
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_files_to_jsonl(tiny, files, tmp_path, translations):
@@ -225,12 +230,18 @@ def test_bad_arguments(tiny, tmp_path, files):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_compressed_file_is_named_and_leaves_no_output(tiny, files, tmp_path):
+def test_a_job_that_fails_keeps_what_is_done(tiny, files, tmp_path, texts, translations, capfd):
+    """20 good lines, then a damaged file: of the chunks of 16 lines one was finished."""
+    (tmp_path / "good.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     whole = (tmp_path / "b.txt.gz").read_bytes()
     (tmp_path / "b.txt.gz").write_bytes(whole[:-20])
+    inputs, output = [str(tmp_path / "good.txt"), files[1]], tmp_path / "out"
     with pytest.raises(PadirError, match=r"b\.txt\.gz: cannot be read after line \d+: "):
-        translate_files(run_dir=str(tiny.padir), inputs=files, output=str(tmp_path / "out"), decode=DECODE)
-    assert not (tmp_path / "out").exists()
+        translate_files(run_dir=str(tiny.padir), inputs=inputs, output=str(output), decode=DECODE, batch_size=1)
+    assert not output.exists()
+    partial = tmp_path / "out.partial"
+    assert partial.read_text(encoding="utf-8").splitlines()[:16] == [t.text for t in translations[:16]]
+    assert f"{output}: not finished; what is done so far is kept in {partial}" in capfd.readouterr().err
 
 
 def test_standard_input_to_standard_output(tiny, run_python, tmp_path, texts, translations):
@@ -250,13 +261,41 @@ def test_standard_input_to_standard_output(tiny, run_python, tmp_path, texts, tr
     assert json.loads((tmp_path / "rejects.jsonl").read_text())["line"] == 2
 
 
-def test_a_random_start_depends_on_the_seed_alone(tiny, texts):
-    from padir.decoding.initial import StartWithRandom
-    from padir.translate import Translator
-
+def test_a_random_start_depends_on_the_seed_alone(tiny, texts, tmp_path):
+    """The seed is that of `padir.load` and of `padir translate`."""
     first = padir.load(tiny.padir)
     decode = Refinement(num_steps=1, start=StartWithRandom(), target_buckets=())
     scores = [t.score for t in first.translate(texts[:8], decode)]
     np.testing.assert_allclose([t.score for t in first.translate(texts[:8], decode)], scores)
-    other = Translator(first.model, first._params, first.vocabulary, step=first.step, seed=1)
-    assert [t.score for t in other.translate(texts[:8], decode)] != scores
+    others = [t.score for t in padir.load(tiny.padir, seed=1).translate(texts[:8], decode)]
+    assert others != scores
+
+    (tmp_path / "in").write_text("".join(f"{text}\n" for text in texts[:8]), encoding="utf-8")
+    translate_files(
+        run_dir=str(tiny.padir),
+        inputs=[str(tmp_path / "in")],
+        output=str(tmp_path / "out"),
+        output_format="jsonl",
+        decode=decode,
+        seed=1,
+    )
+    written = [json.loads(line)["score"] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]
+    np.testing.assert_allclose(written, others, atol=1e-4)
+
+
+def test_a_translation_is_cut_off_where_it_has_no_eos(tiny, translator, texts):
+    """Room for 3 tokens: nothing but what ends in EOS by then is whole. A parallel decode is never cut off."""
+    teacher = padir.load(tiny.ar)
+    short = Autoregressive(max_length_ratio=0, max_length_offset=3)
+    ids = [teacher.tokenize(text) for text in texts]
+    tokens = teacher.decode_ids(ids, short).tokens[: len(texts), 0]
+    expected = [EOS_ID not in row for row in tokens.tolist()]
+    assert [t.cut_off for t in teacher.translate(texts, short)] == expected and any(expected)
+    assert not any(translation.cut_off for translation in translator.translate(texts, DECODE))
+
+
+def test_finished_batches_are_reported(translator, texts):
+    reported = []
+    ids = [translator.tokenize(text) for text in texts]
+    translator.translate_ids(ids, DECODE, batch_size=8, done=reported.append)
+    assert reported == [8, 8, 4]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 
 FORMAT_VERSION = 1
@@ -39,21 +40,36 @@ class TaskConfig:
 
 OVER_LONG = ("drop", "truncate")
 MODEL_TYPES = ("unigram", "bpe")
+NUM_RESERVED_PIECES = 3
+
+# Settings that a given vocabulary makes irrelevant.
+_VOCABULARY_TRAINING = (
+    "num_pieces",
+    "model_type",
+    "byte_fallback",
+    "character_coverage",
+    "vocabulary_sentences",
+    "vocabulary_seed",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareSettings:
-    """How `padir prepare` turns a task into a set.
+    """How `padir prepare` turns a task into a set, and `padir vocabulary` its training text into a vocabulary.
 
     Attributes:
-      num_pieces: size of the SentencePiece model to train; not looked at when `vocabulary` is given.
-      vocabulary: an existing SentencePiece model to use; None trains one on both sides of the train split.
+      num_pieces: size of the SentencePiece model to train, pad, EOS and UNK included.
+      vocabulary: an existing SentencePiece model to use; None trains one on both sides of the train split. With one
+        given, the settings of training (num_pieces and those down to vocabulary_seed) are not looked at.
       model_type: 'unigram' or 'bpe'; see `padir.data.vocabulary.train`.
       byte_fallback: train a model that spells unknown characters as bytes.
-      vocabulary_sentences: train the model on a uniform sample of at most so many sentences.
+      character_coverage: share of the characters that get a piece of their own, 0.98 to 1; None takes 1 for fewer
+        than 500,000 sentences and 0.9995 above.
+      vocabulary_sentences: train the model on a uniform sample of at most so many sentences, both sides counted.
+      vocabulary_seed: of that sample.
       max_source_length: longest source in tokens, EOS counted.
       max_target_length: longest target in tokens, EOS counted.
-      over_long: 'drop' or 'truncate' train pairs with a longer side. Validation and test lose no pair:
+      over_long: 'drop' or 'truncate' train pairs with a longer side. Validation and test lose no pair so:
         theirs are always truncated. Either way the manifest says how many.
       splits: which to prepare; None takes all the task has.
       records_per_shard: examples in a file.
@@ -63,7 +79,9 @@ class PrepareSettings:
     vocabulary: str | None = None
     model_type: str = "unigram"
     byte_fallback: bool = False
+    character_coverage: float | None = None
     vocabulary_sentences: int = 4_000_000
+    vocabulary_seed: int = 0
     max_source_length: int = 256
     max_target_length: int = 256
     over_long: str = "drop"
@@ -77,6 +95,13 @@ class PrepareSettings:
             raise PadirError(f"over_long={self.over_long!r} must be one of {', '.join(OVER_LONG)}")
         if min(self.max_source_length, self.max_target_length) < 2:
             raise PadirError("max_source_length and max_target_length must be at least 2: one token and EOS")
+        if self.num_pieces <= NUM_RESERVED_PIECES:
+            raise PadirError(f"num_pieces={self.num_pieces} must be above {NUM_RESERVED_PIECES}: pad, EOS and UNK")
+        if self.character_coverage is not None and not 0.98 <= self.character_coverage <= 1:
+            raise PadirError(f"character_coverage={self.character_coverage} must be from 0.98 to 1, or None")
+        for name in ("vocabulary_sentences", "records_per_shard"):
+            if getattr(self, name) < 1:
+                raise PadirError(f"{name}={getattr(self, name)} must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +113,8 @@ class SplitManifest:
       num_examples: pairs in the shards.
       dropped: pairs left out because a side was too long.
       truncated: pairs kept with a side cut to the longest length allowed.
-      skipped_empty: pairs left out because a side was empty (only where the task was told to skip them).
+      skipped_empty: pairs left out because a side was empty (only where the task was told to skip them) or held
+        nothing that SentencePiece keeps, as a lone zero-width space does.
       max_lengths: longest source and target, EOS counted.
       source_length_histogram: {upper end of an 8 token wide bin: pairs}; a length counts its EOS.
       target_length_histogram: likewise.
@@ -110,7 +136,7 @@ class Manifest:
 
     Attributes:
       task: the task that was run.
-      settings: the arguments of `prepare` that change what is written.
+      settings: of the preparation, see `recorded_settings`.
       vocabulary_hash: SHA-256 of vocabulary.model.
       num_pieces: size of the SentencePiece model.
       splits: by name: 'train', 'validation', 'test'.
@@ -190,3 +216,61 @@ class Manifest:
 def _split_manifest(stored: dict[str, Any]) -> SplitManifest:
     shards = tuple((name, count) for name, count in stored.pop("shards"))
     return SplitManifest(shards=shards, max_lengths=tuple(stored.pop("max_lengths")), **stored)
+
+
+def recorded_settings(settings: PrepareSettings) -> dict[str, Any]:
+    """Returns what of the settings decides what is written, as the manifest keeps it.
+
+    Raises:
+      PadirError: the given vocabulary cannot be read.
+    """
+    return _recorded(settings, None if settings.vocabulary is None else Vocabulary.load(settings.vocabulary).hash)
+
+
+def _recorded(settings: PrepareSettings, vocabulary_hash: str | None) -> dict[str, Any]:
+    recorded = dataclasses.asdict(settings) | {"vocabulary": vocabulary_hash}
+    del recorded["records_per_shard"]
+    if settings.splits is not None:
+        recorded["splits"] = list(settings.splits)
+    if vocabulary_hash is not None:
+        # None, so that they never differ.
+        recorded.update(dict.fromkeys(_VOCABULARY_TRAINING))
+    return recorded
+
+
+def difference(manifest: Manifest, task: TaskConfig, settings: PrepareSettings | None = None) -> str:
+    """Says in what a prepared set is not the one that is asked for.
+
+    Args:
+      manifest: of the set that is there.
+      task: the task it should hold.
+      settings: how it should have been prepared; None does not ask.
+
+    Returns:
+      The first difference, e.g. 'prepared with num_pieces=900, now asked for 1000'; '' if there is none.
+    """
+    stored, wanted = _comparable(manifest.task), _comparable(task)
+    if settings is not None:
+        vocabulary_hash = manifest.settings.get("vocabulary")
+        # A set written before a setting existed was made as the default of that setting has it.
+        stored |= _recorded(PrepareSettings(), vocabulary_hash) | manifest.settings
+        # A prepared set outlives its sources: a vocabulary file that has gone is no reason to stop.
+        if settings.vocabulary is None or Path(settings.vocabulary).exists():
+            wanted |= recorded_settings(settings)
+        else:
+            wanted |= _recorded(settings, vocabulary_hash)
+    for field in stored | wanted:
+        before, now = stored.get(field), wanted.get(field)
+        if before != now:
+            return f"prepared with {field}={before!r}, now asked for {now!r}"
+    return ""
+
+
+def _comparable(task: TaskConfig) -> dict[str, Any]:
+    options = {f"task option {name}": value for name, value in plain(task.options).items()}
+    return {"task module": task.module, "task name": task.name, **options}
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options as JSON gives them back: tuples as lists."""
+    return json.loads(json.dumps(dict(options)))

@@ -12,24 +12,24 @@ import fcntl
 import importlib
 import inspect
 import itertools
-import json
 import os
 import pkgutil
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from padir.data import manifest as manifest_lib
 from padir.data import vocabulary as vocabulary_lib
 from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, PrepareSettings, SplitManifest, TaskConfig
 from padir.data.records import SplitWriter
 from padir.data.sources import sample
-from padir.data.vocabulary import EOS_ID, Vocabulary
+from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
-from padir.progress import progress
+from padir.progress import announce, progress
+from padir.types import EOS_ID
 
 
 @contextlib.contextmanager
@@ -75,50 +75,65 @@ def prepare(task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSe
     """
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    recorded = _recorded(settings)
     with _locked(directory):
         if (directory / MANIFEST_NAME).exists():
             manifest = Manifest.load(directory)
-            _check_same(directory, manifest, task, recorded)
+            _check_same(directory, manifest, task, settings)
             print(f"{directory}: already prepared with these settings; nothing to do", file=sys.stderr)
             return manifest
-        return _write_set(task, directory, settings, recorded)
+        return _write_set(task, directory, settings)
 
 
-def _recorded(settings: PrepareSettings) -> dict[str, Any]:
-    """What of the settings decides what is written, for the manifest."""
-    # A given vocabulary makes the settings of its training irrelevant: None, so that they never differ.
-    trains = settings.vocabulary is None
-    return {
-        "vocabulary": None if trains else Vocabulary.load(settings.vocabulary).hash,
-        "num_pieces": settings.num_pieces if trains else None,
-        "model_type": settings.model_type if trains else None,
-        "byte_fallback": settings.byte_fallback if trains else None,
-        "vocabulary_sentences": settings.vocabulary_sentences if trains else None,
-        "max_source_length": settings.max_source_length,
-        "max_target_length": settings.max_target_length,
-        "over_long": settings.over_long,
-        "splits": None if settings.splits is None else list(settings.splits),
-    }
+def train_vocabulary(task: TaskConfig, output: str | os.PathLike, settings: PrepareSettings) -> Vocabulary:
+    """Trains a SentencePiece model on both sides of a task's training text, as `prepare` does where none is given.
+
+    Args:
+      task: whose train split.
+      output: the model file to write.
+      settings: those of the vocabulary; length limits and splits play no part.
+
+    Returns:
+      The vocabulary.
+
+    Raises:
+      PadirError: there is such a file already; a vocabulary is given in the settings; unknown module or option;
+        unusable text; more or fewer pieces than the text supports.
+    """
+    path = Path(output)
+    if path.exists():
+        raise PadirError(f"{path}: exists already; choose another output or delete it")
+    if settings.vocabulary is not None:
+        raise PadirError(
+            f"PrepareSettings.vocabulary names a vocabulary, {settings.vocabulary!r}; to train one, leave it at None"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seen, used = _train_vocabulary(_register(task, path), path, settings)
+    trained = Vocabulary.load(path)
+    print(
+        f"{path}: {trained.num_pieces} pieces learnt from {used} of {seen} sentences, SHA-256 {trained.hash}",
+        file=sys.stderr,
+    )
+    return trained
 
 
-def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings, recorded: Mapping[str, Any]) -> Manifest:
+def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> Manifest:
     """Does the work of `prepare`, in a folder that holds nothing finished."""
     # RuntimeError: TensorFlow is in use already and has its devices.
     with _silent_stderr(), contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
+    recorded = manifest_lib.recorded_settings(settings)
     registered = _register(task, directory / VOCABULARY_NAME)
     chosen = _choose_splits(task, registered, settings.splits)
     source_files = {path: vocabulary_lib.file_hash(path) for path in registered.files}
     _remove_unfinished(directory, registered)
     if settings.vocabulary is None:
-        _train_vocabulary(registered, directory, settings)
+        _train_vocabulary(registered, directory / VOCABULARY_NAME, settings)
     elif Path(settings.vocabulary).resolve() != (directory / VOCABULARY_NAME).resolve():
         shutil.copyfile(settings.vocabulary, directory / VOCABULARY_NAME)
     splits = {split: _write_split(registered, split, directory, settings) for split in chosen}
     model = Vocabulary.load(directory / VOCABULARY_NAME)
     manifest = Manifest(
-        task=dataclasses.replace(task, options=_plain(task.options)),
+        task=dataclasses.replace(task, options=manifest_lib.plain(task.options)),
         settings=recorded,
         vocabulary_hash=model.hash,
         num_pieces=model.num_pieces,
@@ -147,27 +162,14 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options as JSON gives them back: tuples as lists."""
-    return json.loads(json.dumps(dict(options)))
-
-
-def _check_same(directory: Path, manifest: Manifest, task: TaskConfig, settings: Mapping[str, Any]) -> None:
+def _check_same(directory: Path, manifest: Manifest, task: TaskConfig, settings: PrepareSettings) -> None:
     remedy = "choose another folder or delete this one"
-    stored, wanted = _comparable(manifest.task, manifest.settings), _comparable(task, settings)
-    for field in stored | wanted:
-        before, now = stored.get(field), wanted.get(field)
-        if before != now:
-            raise PadirError(f"{directory}: prepared with {field}={before!r}, now asked for {now!r}; {remedy}")
+    if found := manifest_lib.difference(manifest, task, settings):
+        raise PadirError(f"{directory}: {found}; {remedy}")
     for path, found in manifest.source_files.items():
         # Prepared data outlives its sources: files that are gone or elsewhere are no reason to stop.
         if Path(path).is_file() and vocabulary_lib.file_hash(path) != found:
             raise PadirError(f"{directory}: {path} has changed since it was prepared; {remedy}")
-
-
-def _comparable(task: TaskConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    options = {f"task option {name}": value for name, value in _plain(task.options).items()}
-    return {"task module": task.module, "task name": task.name, **options, **settings}
 
 
 def _register(task: TaskConfig, vocabulary_path: Path) -> tasks.TranslationTask:
@@ -199,19 +201,25 @@ def _choose_splits(task: TaskConfig, registered: tasks.TranslationTask, splits: 
     return available if splits is None else list(splits)
 
 
-def _train_vocabulary(registered: tasks.TranslationTask, directory: Path, settings: PrepareSettings) -> None:
+def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: PrepareSettings) -> tuple[int, int]:
+    """Writes the model; returns how many sentences there were and how many it learnt from."""
     if "train" not in registered.pairs:
         raise PadirError("vocabulary: the task has no train split to learn pieces from; give an existing vocabulary")
-    text = itertools.chain.from_iterable(registered.pairs["train"])
-    with progress(text, label="vocabulary text", unit="sentences") as counted:
-        chosen = sample(counted, settings.vocabulary_sentences)
+    pairs = registered.pairs["train"]
+    text = itertools.chain.from_iterable(pairs)
+    total = None if pairs.total is None else 2 * pairs.total
+    with progress(text, label="vocabulary text", unit="sentences", total=total) as counted:
+        chosen = sample(counted, settings.vocabulary_sentences, seed=settings.vocabulary_seed)
+    announce(f"learning {settings.num_pieces} pieces from {len(chosen)} sentences")
     vocabulary_lib.train(
         chosen,
-        directory / VOCABULARY_NAME,
+        path,
         num_pieces=settings.num_pieces,
         model_type=settings.model_type,
         byte_fallback=settings.byte_fallback,
+        character_coverage=settings.character_coverage,
     )
+    return 2 * pairs.total, len(chosen)
 
 
 def _write_split(
@@ -219,10 +227,15 @@ def _write_split(
 ) -> SplitManifest:
     limits = settings.max_source_length, settings.max_target_length
     drops = split == "train" and settings.over_long == "drop"
-    dropped = truncated = 0
+    dropped = truncated = empty = 0
+    pairs = registered.pairs[split]
     writer = SplitWriter(directory, split, settings.records_per_shard)
-    with progress(_examples(registered, split), label=f"prepare {split}", unit="pairs") as examples:
+    with progress(_examples(registered, split), label=f"prepare {split}", unit="pairs", total=pairs.total) as examples:
         for source_ids, target_ids, source_text, target_text in examples:
+            if min(len(source_ids), len(target_ids)) == 1:
+                # Nothing but EOS: SentencePiece normalises the text (a zero-width space, say) to nothing.
+                empty += 1
+                continue
             if len(source_ids) > limits[0] or len(target_ids) > limits[1]:
                 if drops:
                     dropped += 1
@@ -230,9 +243,11 @@ def _write_split(
                 truncated += 1
                 source_ids, target_ids = _cut(source_ids, limits[0]), _cut(target_ids, limits[1])
             writer.write(source_ids, target_ids, source_text, target_text)
-    manifest = writer.close(dropped=dropped, truncated=truncated, skipped_empty=registered.pairs[split].skipped)
+    empty += pairs.skipped
+    manifest = writer.close(dropped=dropped, truncated=truncated, skipped_empty=empty)
     if not manifest.num_examples:
-        raise PadirError(f"split {split} of task {registered.task.name} is empty ({dropped} dropped as too long)")
+        reasons = f"{dropped} dropped as too long, {empty} skipped as empty"
+        raise PadirError(f"split {split} of task {registered.task.name} is empty ({reasons})")
     return manifest
 
 

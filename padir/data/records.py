@@ -16,11 +16,11 @@ Records hold noise-free ids and the text they came from, for instance
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from array import array
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +90,10 @@ def decode_record(record: bytes) -> Example:
 
 
 class SplitWriter:
-    """Writes the shards and the length table of one split; each file appears only when it is whole."""
+    """Writes the shards and the length table of one split; each file appears only when it is whole.
+
+    Its methods raise PadirError, naming file and cause, where a shard cannot be written (a full disk).
+    """
 
     def __init__(self, directory: Path, name: str, records_per_shard: int):
         self._directory, self._name, self._records_per_shard = directory, name, records_per_shard
@@ -104,15 +107,27 @@ class SplitWriter:
         if self._writer is None:
             self._file_name = f"{self._name}-{len(self._shards):05d}.array_record"
             temporary = str(self._directory / f"{self._file_name}.tmp")
-            self._writer = array_record_module.ArrayRecordWriter(temporary, WRITER_OPTIONS)
-        self._writer.write(encode_record(source_ids, target_ids, source_text, target_text))
+            with self._errors():
+                self._writer = array_record_module.ArrayRecordWriter(temporary, WRITER_OPTIONS)
+        with self._errors():
+            self._writer.write(encode_record(source_ids, target_ids, source_text, target_text))
         self._lengths.extend((len(source_ids), len(target_ids)))
         self._in_shard += 1
         if self._in_shard == self._records_per_shard:
             self._finish_shard()
 
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """ArrayRecord's errors as ours; it reports a file that cannot be opened with the first write, or later."""
+        try:
+            yield
+        except RuntimeError as error:
+            what = " ".join(str(error).split())
+            raise PadirError(f"{self._directory / self._file_name}: cannot be written ({what})") from error
+
     def _finish_shard(self) -> None:
-        self._writer.close()
+        with self._errors():
+            self._writer.close()
         path = self._directory / self._file_name
         os.replace(f"{path}.tmp", path)
         self._shards.append((self._file_name, self._in_shard))
@@ -169,9 +184,11 @@ class PreparedSplit:
         if self.lengths.shape != (manifest.num_examples, 2):
             raise _damaged(directory / lengths_name(name), f"{len(self.lengths)} rows, not {manifest.num_examples}")
         self._first = np.cumsum([0, *(count for _, count in manifest.shards)])
+        # Opened here and not with the first read: loader threads then share one reader a shard without a lock.
+        self._readers = self._open_shards()
 
-    @cached_property
-    def _readers(self) -> list[Any]:
+    def _open_shards(self) -> list[Any]:
+        """One reader a shard; a missing, cut or exchanged file is found here."""
         readers = []
         for name, count in self.manifest.shards:
             path = self._directory / name

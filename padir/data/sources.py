@@ -21,9 +21,11 @@ class Pairs(abc.ABC):
 
     Attributes:
       skipped: pairs left out by the latest full iteration because a side was empty.
+      total: pairs that an iteration yields, where that is known: from the start, or once one has ended.
     """
 
     skipped: int = 0
+    total: int | None = None
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[tuple[str, str]]: ...
@@ -70,8 +72,11 @@ class TextPairs(Pairs):
           PadirError: names file and line of invalid UTF-8, an empty side, a bad row, or unequal line counts.
         """
         readers = {"lines": self._aligned, "tsv": self._tsv, "jsonl": self._jsonl}
-        self.skipped = 0
-        return itertools.islice(self._checked(readers[self.format]()), self.limit)
+        self.skipped = total = 0
+        for pair in itertools.islice(self._checked(readers[self.format]()), self.limit):
+            total += 1
+            yield pair
+        self.total = total
 
     def _checked(self, rows: Iterable[tuple[int, str, str]]) -> Iterator[tuple[str, str]]:
         for number, source, target in rows:

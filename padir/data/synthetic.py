@@ -301,6 +301,7 @@ class _Reader:
         self._next = 0
 
     def sentence(self) -> Sentence:
+        """The whole text as a tree."""
         if self._peek() in lexicon.SUBORDINATORS:
             link = self._take(lexicon.SUBORDINATORS, "a conjunction")
             second = self._clause()
@@ -347,8 +348,7 @@ class _Reader:
         predicate = self._predicate(matrix=matrix)
         manner = self._advance() if self._peek() in lexicon.MANNERS else ""
         place = place or self._place()
-        time = time or self._time()
-        return Clause(subject, predicate, manner, place, time, front)
+        return Clause(subject, predicate, manner, place, time or self._time(), front)
 
     def _time_ahead(self) -> str:
         ahead = " ".join(self._words[self._next : self._next + 3]) + " "

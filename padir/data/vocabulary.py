@@ -1,10 +1,7 @@
-"""SentencePiece vocabulary with the reserved ids of the data contract (layer 6; no TensorFlow).
+"""SentencePiece vocabulary: training, ids of a text, text of ids (layer 6; no TensorFlow).
 
-Ids from the bottom: 0 pad, 1 EOS, 2 UNK, then the pieces, `num_pieces` in all. From the top of the
-*unpadded* vocabulary (`num_pieces` + 100 extra ids, as in T5): MASK, BOS, LENGTH. The embedding table
-is padded further, to a multiple of 128, with ids that no text ever uses.
-
-    num_pieces 32000 -> unpadded_size 32100 -> size 32128; MASK 32099, BOS 32098, LENGTH 32097
+Ids from the bottom: 0 pad, 1 EOS, 2 UNK, then the pieces, `num_pieces` in all. What lies on top of them (100 extra
+ids, among them MASK, BOS and LENGTH) is `padir.types.TokenIds`; no text ever uses it.
 """
 
 from __future__ import annotations
@@ -19,10 +16,7 @@ from pathlib import Path
 import sentencepiece
 
 from padir.errors import PadirError
-
-PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
-NUM_EXTRA_IDS = 100
-SIZE_MULTIPLE = 128
+from padir.types import EOS_ID, PAD_ID, UNK_ID, TokenIds
 
 # Below this many sentences every character of the text gets a piece: rare letters then cost few
 # pieces, while an UNK in a target is a word the model can never write.
@@ -97,6 +91,11 @@ def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
             f"vocabulary: num_pieces={num_pieces} is too small for the characters of the text; "
             f"it must be above {too_few[1]}, or lower character_coverage"
         )
+    if "all_chars_count" in message or "sentences_.empty()" in message:
+        return (
+            f"vocabulary: no usable text in {num_sentences} training sentences; SentencePiece leaves out those over "
+            "4,192 bytes and characters that it normalises to nothing"
+        )
     return f"vocabulary: SentencePiece could not learn {num_pieces} pieces: {' '.join(message.split())}"
 
 
@@ -113,20 +112,15 @@ class Vocabulary:
       path: the model file.
       hash: SHA-256 of the model file, hexadecimal; two vocabularies are the same when it is.
       num_pieces: size of the SentencePiece model, pad, EOS and UNK included.
-      pad_id, eos_id, unk_id: 0, 1, 2.
-      mask_id, bos_id, length_id: the top three ids of the unpadded vocabulary.
+      ids: where the reserved ids on top of the pieces sit.
     """
-
-    pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
 
     def __init__(self, path: Path, model: bytes):
         self.path = path
         self.hash = hashlib.sha256(model).hexdigest()
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.num_pieces = self._processor.get_piece_size()
-        self.mask_id = self.unpadded_size - 1
-        self.bos_id = self.mask_id - 1
-        self.length_id = self.mask_id - 2
+        self.ids = TokenIds(self.num_pieces)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Vocabulary:
@@ -152,16 +146,6 @@ class Vocabulary:
             )
         return vocabulary
 
-    @property
-    def unpadded_size(self) -> int:
-        """Pieces and the 100 extra ids."""
-        return self.num_pieces + NUM_EXTRA_IDS
-
-    @property
-    def size(self) -> int:
-        """Rows of the embedding table: `unpadded_size` rounded up to a multiple of 128."""
-        return -(-self.unpadded_size // SIZE_MULTIPLE) * SIZE_MULTIPLE
-
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without EOS."""
         return self._processor.encode(text)
@@ -177,7 +161,9 @@ class Vocabulary:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns one printable name an id, reserved ids and EOS included, for pictures of decoding."""
-        names = {PAD_ID: "<pad>", EOS_ID: "</s>", self.mask_id: "<mask>", self.bos_id: "<s>", self.length_id: "<len>"}
+        reserved = self.ids
+        names = {PAD_ID: "<pad>", EOS_ID: "</s>"}
+        names |= {reserved.mask_id: "<mask>", reserved.bos_id: "<s>", reserved.length_id: "<len>"}
         return [
             names.get(int(i)) or (self._processor.id_to_piece(int(i)) if int(i) < self.num_pieces else f"<{int(i)}>")
             for i in ids

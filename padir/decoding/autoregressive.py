@@ -1,4 +1,4 @@
-"""Autoregressive decoding, one token a step: the baseline every speed-up is measured against (layer 4)."""
+"""Greedy decoding and sampling, one token a step: baselines that every speed-up is measured against (layer 4)."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.cache import DecoderCache
-from padir.decoding.sampling import greedy
+from padir.decoding.sampling import Sampling, greedy
+from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.types import EOS_ID, PAD_ID, Array
 
 # (last tokens [N] int32, cache) → (logits [N, V], cache)
 StepFn = Callable[[Array, DecoderCache], tuple[Array, DecoderCache]]
+# (logits [N, V], position [] int32) → (tokens [N] int32, their log-probabilities [N] float32)
+ChooseFn = Callable[[Array, Array], tuple[Array, Array]]
 
 # T5 starts a target with the padding id; BOS stays reserved.
 START_ID = PAD_ID
 
 
 @dataclass(frozen=True)
-class Autoregressive:
-    """Everything static about an autoregressive decode.
+class TargetRoom:
+    """How long a target may become.
 
     Attributes:
       max_length_ratio, max_length_offset: a target may have at most ratio · source tokens + offset tokens, and
         never more than the model's longest target. The cache has room for a source that fills its bucket, no
         more: that keeps the baseline fast.
-      alpha: scores are summed log-probability over length^alpha.
     """
 
     max_length_ratio: float = 1.5
     max_length_offset: int = 8
-    alpha: float = 1.0
 
     def __post_init__(self):
         if self.max_length_ratio < 0 or self.max_length_ratio + self.max_length_offset <= 0:
-            raise PadirError("Autoregressive: max_length_ratio and max_length_offset leave no room for a target")
+            raise PadirError(
+                f"{type(self).__name__}: max_length_ratio and max_length_offset leave no room for a target"
+            )
 
     def max_length(self, source_length: Array | int, longest: int) -> Array | int:
         """Tokens, EOS counted, that a target of a source of `source_length` tokens may have; int32 if traced."""
@@ -46,6 +49,35 @@ class Autoregressive:
         if isinstance(source_length, int):
             return max(1, min(longest, int(allowed)))
         return jnp.clip(allowed.astype(jnp.int32), 1, longest)
+
+
+@dataclass(frozen=True)
+class Autoregressive(TargetRoom):
+    """Everything static about greedy decoding or sampling; hashable, so `jit` takes it whole.
+
+    Attributes:
+      max_length_ratio, max_length_offset: see `TargetRoom`.
+      alpha: scores are summed log-probability over length^alpha.
+      sampling: how the next token is chosen; greedy by default. The random numbers of a step depend on the key, the
+        position and which of the samples it is, never on the row: equal sources get equal translations.
+      num_samples: translations drawn per source, returned best first.
+    """
+
+    alpha: float = 1.0
+    sampling: Sampling = Sampling()
+    num_samples: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.num_samples < 1:
+            raise PadirError(f"Autoregressive.num_samples: {self.num_samples} is not at least 1")
+        if self.num_samples > 1 and self.sampling.temperature == 0.0:
+            raise PadirError("Autoregressive.num_samples: greedy samples are all equal; set a Sampling.temperature")
+
+    @property
+    def rows_per_source(self) -> int:
+        """Decoder rows that a source takes."""
+        return self.num_samples
 
 
 @struct.dataclass
@@ -67,17 +99,29 @@ class AutoregressiveState:
     cache: DecoderCache
 
 
-def greedy_decode(
-    step_fn: StepFn, cache: DecoderCache, live: Array, limits: Array, max_length: int
+def _likeliest(logits: Array, position: Array) -> tuple[Array, Array]:
+    """The `ChooseFn` of greedy decoding."""
+    del position
+    return greedy(logits)
+
+
+def generate(
+    step_fn: StepFn,
+    cache: DecoderCache,
+    live: Array,
+    limits: Array,
+    max_length: int,
+    choose: ChooseFn = _likeliest,
 ) -> AutoregressiveState:
-    """Writes the likeliest token after the likeliest token until every row has its EOS.
+    """Writes token after token until every row has its EOS.
 
     Args:
-      step_fn: one decoder pass with its cache.
+      step_fn: one decoder pass with its cache; -inf forbids a token.
       cache: empty, with room for `max_length` tokens.
       live: [N] bool, False for rows that only pad the batch: they count as finished from the start.
       limits: [N] int32, most tokens each row may have, EOS counted.
       max_length: the largest of them, static.
+      choose: what picks the next tokens; the likeliest ones by default.
 
     Returns:
       The final state; `cache.position` is the number of steps run.
@@ -89,7 +133,7 @@ def greedy_decode(
     def step(state: AutoregressiveState) -> AutoregressiveState:
         position = state.cache.position
         logits, new_cache = step_fn(state.last, state.cache)
-        token, log_prob = greedy(logits)
+        token, log_prob = choose(logits, position)
         # A finished row goes on through the decoder (the shape is fixed) but writes only padding.
         token = jnp.where(state.done, PAD_ID, token)
         return AutoregressiveState(
@@ -109,3 +153,57 @@ def greedy_decode(
         cache=cache,
     )
     return jax.lax.while_loop(running, step, first)
+
+
+# TODO(coordinator): tests/test_network.py still says greedy_decode.
+greedy_decode = generate
+
+
+def decode(
+    step_fn: StepFn,
+    cache: DecoderCache,
+    live: Array,
+    limits: Array,
+    max_length: int,
+    config: Autoregressive,
+    key: Array | None,
+) -> Hypotheses:
+    """Decodes `config.rows_per_source` rows of each of B sources; arguments as in `generate`, but per source.
+
+    Args:
+      step_fn, max_length: see `generate`.
+      cache: empty, with B·rows_per_source rows.
+      live, limits: [B].
+      config: scores and sampling.
+      key: [] randomness of sampling; unused if greedy.
+
+    Returns:
+      `Hypotheses` with K = rows_per_source and L = max_length.
+    """
+    size = config.rows_per_source
+    shape = (live.shape[0], size)
+
+    def choose(logits: Array, position: Array) -> tuple[Array, Array]:
+        per_source = logits.reshape(*shape, -1)
+        tokens, log_probs = config.sampling(per_source, jax.random.fold_in(key, position))
+        return tokens.reshape(-1), log_probs.reshape(-1)
+
+    state = generate(
+        step_fn,
+        cache,
+        jnp.repeat(live, size),
+        jnp.repeat(limits, size),
+        max_length,
+        _likeliest if config.sampling.temperature == 0.0 else choose,
+    )
+    lengths = (state.tokens != PAD_ID).sum(-1)
+    scores = (state.score / jnp.maximum(lengths, 1) ** config.alpha).reshape(shape)
+    order = jnp.argsort(-scores, axis=-1, stable=True)
+    lengths = jnp.take_along_axis(lengths.reshape(shape), order, axis=1)
+    return Hypotheses(
+        tokens=jnp.take_along_axis(state.tokens.reshape(*shape, -1), order[..., None], axis=1),
+        scores=jnp.take_along_axis(scores, order, axis=1),
+        predicted_lengths=lengths,
+        steps_run=lengths,
+        batch_steps=state.cache.position,
+    )

@@ -7,7 +7,7 @@ and a hypothesis of nothing but MASK would look the same from every position.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +20,44 @@ from padir.types import EOS_ID, PAD_ID, Array, TokenIds
 class StartPolicy(Protocol):
     """Makes the initial tokens."""
 
+    # Whether another key makes another start: several parallel starts of one length are pointless otherwise.
+    is_random: ClassVar[bool] = False
+
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        """lengths [N] int32 → tokens [N, max_length] int32, 0 beyond each length."""
+        """lengths [N] int32, the model's longest target → tokens [N, max_length] int32, 0 beyond each length."""
 
 
 @dataclass(frozen=True)
-class StartWithMask:
+class StartWithMask(StartPolicy):
     """Every position is MASK, the last EOS."""
 
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
         del key
-        return _end(jnp.full((lengths.shape[0], max_length), ids.mask_id, jnp.int32), lengths)
+        return end(jnp.full((lengths.shape[0], max_length), ids.mask_id, jnp.int32), lengths)
 
 
 @dataclass(frozen=True)
-class StartWithRandom:
+class StartWithMaskRange(StartPolicy):
+    """Every position has a mask of its own, MASK − longest target + position; the last is EOS.
+
+    The ids are the release's. They need not be reserved: a longest target beyond the vocabulary's extra ids
+    reaches into its pieces.
+    """
+
+    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        del key
+        first = ids.mask_id - max_length
+        if first <= EOS_ID:
+            raise PadirError(
+                f"StartWithMaskRange: {max_length} masks do not fit below MASK = {ids.mask_id}; "
+                "use StartWithMask, or a shorter longest target"
+            )
+        masks = jnp.arange(first, ids.mask_id, dtype=jnp.int32)
+        return end(jnp.broadcast_to(masks, (lengths.shape[0], max_length)), lengths)
+
+
+@dataclass(frozen=True)
+class StartWithRandom(StartPolicy):
     """Every position is a uniformly random piece, the last EOS; reproducible from the key.
 
     All rows share one random sequence, of which each takes as much as its length: so neither its neighbours
@@ -43,15 +66,20 @@ class StartWithRandom:
 
     longest: int = 1024
 
+    is_random: ClassVar[bool] = True
+
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
         if max_length > self.longest:
             raise PadirError(f"StartWithRandom.longest: targets of {max_length} tokens need a longer random sequence")
         tokens = jax.random.randint(key, (self.longest,), EOS_ID + 1, ids.num_pieces)[:max_length]
-        return _end(jnp.broadcast_to(tokens, (lengths.shape[0], max_length)), lengths)
+        return end(jnp.broadcast_to(tokens, (lengths.shape[0], max_length)), lengths)
 
 
-def _end(tokens: Array, lengths: Array) -> Array:
-    """Puts EOS at the last position of each length and padding beyond it."""
+POLICIES = (StartWithMask, StartWithMaskRange, StartWithRandom)
+
+
+def end(tokens: Array, lengths: Array) -> Array:
+    """Puts EOS at the last position of each length [N] and padding beyond it: tokens [N, L] → [N, L] int32."""
     inside = length_mask(lengths, tokens.shape[1])
     last = jnp.arange(tokens.shape[1]) == lengths[:, None] - 1
     return jnp.where(inside, jnp.where(last, EOS_ID, tokens), PAD_ID)

@@ -13,20 +13,36 @@ from padir.types import Array
 class RankPolicy(Protocol):
     """Scores hypotheses; the highest is the best."""
 
-    def __call__(self, log_probs: Array, inside: Array) -> Array:
-        """log_probs [N, L] float32, inside [N, L] bool → scores [N] float32."""
+    def __call__(self, log_probs: Array, inside: Array, length_log_probs: Array) -> Array:
+        """Scores each hypothesis.
+
+        Args:
+          log_probs: [N, L] float32, of each token: by the last step, or by a rescoring model.
+          inside: [N, L] bool, which of them count.
+          length_log_probs: [N] float32, of the hypothesis' length by the length predictor.
+
+        Returns:
+          Scores [N] float32.
+        """
 
 
 @dataclass(frozen=True)
-class RankByLogProbability:
-    """Summed log-probability over length^alpha.
+class RankByLogProbability(RankPolicy):
+    """Summed log-probability over length^alpha, and the length's own log-probability if it shall count.
 
     Attributes:
       alpha: 1 ranks by the mean per token, 0 by the plain sum (which favours short hypotheses).
+      length_weight: what the log-probability of the predicted length is multiplied by before it is added.
     """
 
     alpha: float = 1.0
+    length_weight: float = 0.0
 
-    def __call__(self, log_probs: Array, inside: Array) -> Array:
+    def __call__(self, log_probs: Array, inside: Array, length_log_probs: Array) -> Array:
         length = jnp.maximum(inside.sum(-1), 1).astype(jnp.float32)
-        return jnp.where(inside, log_probs, 0.0).sum(-1) / length**self.alpha
+        score = jnp.where(inside, log_probs, 0.0).sum(-1) / length**self.alpha
+        # Not added at weight 0: an impossible length (-inf), which a caller may give, would make NaN of it.
+        return score + self.length_weight * length_log_probs if self.length_weight else score
+
+
+POLICIES = (RankByLogProbability,)

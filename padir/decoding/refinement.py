@@ -1,63 +1,129 @@
 """Parallel decoding by iterative refinement: the loop (layer 4; paper section 4.2.2.1, eq. 4.9).
 
-The loop takes a logits function, never a model, so it can be tested with hand-made logits.
+The loop takes a logits function, never a model, so it can be tested with hand-made logits. With other policies it
+is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin) or sampling in the way of SUNDAE
+(StartWithRandom, RemaskNothing, Sampling at a low temperature).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from padir.decoding import initial as starts
+from padir.decoding import ranking, remasking, replacement, stopping
+from padir.decoding.callbacks import LogitsCallback, StateCallback
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
-from padir.decoding.remasking import RemaskPolicy, RemaskStutter
-from padir.decoding.sampling import greedy
-from padir.decoding.state import RefinementState, Trace
+from padir.decoding.remasking import RemaskNothing, RemaskPolicy, RemaskStutter
+from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial
+from padir.decoding.sampling import Sampling
+from padir.decoding.state import RefinementState, StepOutput, StepView, Trace
 from padir.decoding.stopping import StopPolicy, StopWhenUnchanged
 from padir.errors import PadirError
 from padir.masks import length_mask
 from padir.types import PAD_ID, Array
 
-LogitsFn = Callable[[Array], Array]
+# tokens [N, L] int32 → what one decoder pass says of them; a bare array is its logits.
+LogitsFn = Callable[[Array], StepOutput | Array]
+
+_POLICIES = {
+    "start": starts.POLICIES,
+    "remask": remasking.POLICIES,
+    "replace": replacement.POLICIES,
+    "sampling": (Sampling,),
+    "stop": stopping.POLICIES,
+    "rank": ranking.POLICIES,
+}
 
 
 @dataclass(frozen=True)
 class Refinement:
     """Everything static about a parallel decode; hashable, so `jit` takes it whole.
 
+    A source has num_hypotheses · length_beam · parallel_starts hypotheses.
+
     Attributes:
       num_steps: decoder passes at most (T).
       num_hypotheses: lengths tried per source, the likeliest ones (B_l in the paper).
+      length_beam: lengths tried around each of them, itself counted: the nearest ones that no other
+        hypothesis has, the shorter first.
+      parallel_starts: hypotheses of each length, that differ by their random numbers.
       start: the initial hypothesis.
-      remask: what goes back to its initial token between steps.
+      sampling: how a step draws its tokens; greedy by default.
+      rewrite_only_remasked: a step writes only where the one before was remasked, other positions keep token and
+        log-probability (mask-predict); the last position keeps the start's EOS, at log-probability 0.
+      remask: what the next step shall not read as this one wrote it.
+      replace: what it reads there instead.
       stop: when a row is finished before its steps are spent.
       rank: what orders the hypotheses of a source.
       drop_repeats: drop tokens that repeat their left neighbour after the last step (paper section 4.2.3).
       target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
         length is the one computed. The longest target of the model is always added.
       return_trace: keep every step of the best hypothesis.
+      return_attentions: keep its self- and cross-attention weights as well.
+      state_callback: see `callbacks`; called with the state before every step and after the last.
+      logits_callback: called with every step's logits and the state that the step began with.
+      t5x_compat: decode as the T5X release does, token for token, with its faults (see `t5x_compat`): stop,
+        rank, drop_repeats and target_buckets are then its own.
     """
 
     num_steps: int = 4
     num_hypotheses: int = 1
+    length_beam: int = 1
+    parallel_starts: int = 1
     start: StartPolicy = StartWithMask()
+    sampling: Sampling = Sampling()
+    rewrite_only_remasked: bool = False
     remask: RemaskPolicy = RemaskStutter()
+    replace: ReplacePolicy = ReplaceWithInitial()
     stop: StopPolicy = StopWhenUnchanged()
     rank: RankPolicy = RankByLogProbability()
     drop_repeats: bool = True
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
+    return_attentions: bool = False
+    state_callback: StateCallback | None = None
+    logits_callback: LogitsCallback | None = None
+    t5x_compat: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "target_buckets", tuple(self.target_buckets))
-        for name in ("num_steps", "num_hypotheses"):
+        for name in ("num_steps", "num_hypotheses", "length_beam", "parallel_starts"):
             if getattr(self, name) < 1:
                 raise PadirError(f"Refinement.{name}: {getattr(self, name)} is not at least 1")
         if list(self.target_buckets) != sorted(set(self.target_buckets)) or min(self.target_buckets, default=1) < 1:
             raise PadirError(f"Refinement.target_buckets: {self.target_buckets} are not ascending positive lengths")
+        for name, policies in _POLICIES.items():
+            _check_policy(name, getattr(self, name), policies)
+        if self.remask.changes_with_step and self.num_steps == 1:
+            raise PadirError(
+                "Refinement.num_steps: a remasking schedule needs at least 2 steps; "
+                "for one step use Refinement.remask = RemaskNothing()"
+            )
+        if self.parallel_starts > 1 and not self.start.is_random and self.sampling.temperature == 0:
+            raise PadirError(
+                f"Refinement.parallel_starts: {self.parallel_starts} greedy hypotheses of one length from "
+                f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"
+            )
+        if self.return_attentions and not self.return_trace:
+            raise PadirError("Refinement.return_attentions: attentions are part of the trace; set return_trace, too")
+        if self.t5x_compat:
+            _check_t5x_compat(self)
+
+    def steps_as_data(self) -> tuple[Refinement, tuple[np.int32, ...]]:
+        """(a configuration that is the same for any number of steps, (that number,)): one compiled program for all.
+
+        A trace has as many steps as the configuration, so with one this is (self, ()).
+        """
+        if self.return_trace:
+            return self, ()
+        return dataclasses.replace(self, num_steps=2), (np.int32(self.num_steps),)
 
 
 def refine(
@@ -67,17 +133,23 @@ def refine(
     live: Array,
     config: Refinement,
     num_steps: Array | None = None,
+    *,
+    key: Array | None = None,
+    hypotheses: int = 1,
 ) -> RefinementState:
     """Rewrites all positions at once, `num_steps` times at most.
 
     Args:
-      logits_fn: tokens [N, L] int32 → logits [N, L, V]; -inf forbids a token.
+      logits_fn: tokens [N, L] int32 → `StepOutput`, or just logits [N, L, V]; -inf forbids a token.
       initial: [N, L] int32, the first hypothesis, 0 beyond each length.
       lengths: [N] int32, at most L.
       live: [N] bool, False for rows that only pad the batch: they count as finished from the start.
       config: steps and policies.
       num_steps: [] int32, overrides `config.num_steps`, so that one compiled loop serves any number of steps;
         at most `config.num_steps` where a trace is kept.
+      key: randomness of sampling; unused if greedy. A token's random numbers are those of its step, hypothesis
+        and position, the same for all sources: so no translation depends on what else is in the batch.
+      hypotheses: rows of each source (K), which lie together.
 
     Returns:
       The final state. A row's `proposal` is what its last step wrote.
@@ -89,18 +161,34 @@ def refine(
         return (state.step < limit) & ~state.done.all()
 
     def step(state: RefinementState) -> RefinementState:
-        return refinement_step(logits_fn, state, initial, inside, config)
+        if config.state_callback is not None:
+            state = config.state_callback(state)
+        return refinement_step(
+            logits_fn, state, initial, inside, config, num_steps=limit, key=key, hypotheses=hypotheses
+        )
 
-    return jax.lax.while_loop(running, step, initial_state(initial, live, config))
+    state = jax.lax.while_loop(running, step, initial_state(initial, live, config, logits_fn))
+    return state if config.state_callback is None else config.state_callback(state)
 
 
-def initial_state(initial: Array, live: Array, config: Refinement) -> RefinementState:
-    """The state before the first step; `initial` [N, L] int32, `live` [N] bool."""
+def initial_state(
+    initial: Array, live: Array, config: Refinement, logits_fn: LogitsFn | None = None
+) -> RefinementState:
+    """The state before the first step; `initial` [N, L] int32, `live` [N] bool.
+
+    `logits_fn` is only asked for shapes, and only where the state holds logits or attentions.
+    """
     rows, length = initial.shape
+    output = None
+    if config.replace.needs_logits_sum or config.return_attentions:
+        output = jax.eval_shape(lambda tokens: as_output(logits_fn(tokens)), initial)
     trace = None
     if config.return_trace:
-        tokens = jnp.zeros((config.num_steps, rows, length), jnp.int32)
-        trace = Trace(tokens, tokens, jnp.zeros(tokens.shape, jnp.float32))
+        trace = Trace.empty(config.num_steps, rows, length, output if config.return_attentions else None)
+    remasked = None
+    if config.rewrite_only_remasked:
+        # All but the last position, whose EOS is known.
+        remasked = jnp.pad(initial[:, 1:] != PAD_ID, ((0, 0), (0, 1)))
     return RefinementState(
         step=jnp.zeros((), jnp.int32),
         tokens=initial,
@@ -109,36 +197,69 @@ def initial_state(initial: Array, live: Array, config: Refinement) -> Refinement
         done=~live,
         steps_run=jnp.zeros((rows,), jnp.int32),
         trace=trace,
+        remasked=remasked,
+        logits_sum=jnp.zeros(output.logits.shape, jnp.float32) if config.replace.needs_logits_sum else None,
     )
 
 
 def refinement_step(
-    logits_fn: LogitsFn, state: RefinementState, initial: Array, inside: Array, config: Refinement
+    logits_fn: LogitsFn,
+    state: RefinementState,
+    initial: Array,
+    inside: Array,
+    config: Refinement,
+    *,
+    num_steps: Array | int | None = None,
+    key: Array | None = None,
+    hypotheses: int = 1,
 ) -> RefinementState:
-    """One decoder pass over every row; `inside` [N, L] bool marks positions within each length."""
-    proposal, log_probs = greedy(logits_fn(state.tokens))
+    """One decoder pass over every row; `inside` [N, L] bool marks positions within each length; see `refine`."""
+    output = as_output(logits_fn(state.tokens))
+    output, logits_sum = with_callback(output, state, config)
+    proposal, log_probs = _draw(output.logits, state.step, config.sampling, key, hypotheses)
     proposal = jnp.where(inside, proposal, PAD_ID)
     log_probs = jnp.where(inside, log_probs, 0.0)
-    remasked = config.remask(proposal, log_probs, inside)
-    tokens = jnp.where(remasked, initial, proposal)
+    if config.rewrite_only_remasked:
+        proposal = jnp.where(state.remasked, proposal, state.proposal)
+        log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
+    limit = config.num_steps if num_steps is None else num_steps
+    remasked = config.remask(StepView(proposal, log_probs, inside, state.step, limit, output.rejecter_logits))
+    tokens = jnp.where(remasked, config.replace(initial, state.tokens, logits_sum), proposal)
 
+    confidence = jnp.where(remasked.any(-1), -jnp.inf, log_probs.min(-1))
+    stop = config.stop(state.tokens, tokens, confidence)
+    if config.remask.changes_with_step:
+        # The next step may remask less: what it would read tells nothing while anything is remasked.
+        stop &= ~remasked.any(-1)
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
-    confidence = jnp.where(remasked.any(-1), -jnp.inf, log_probs.min(-1))
-    stop = config.stop(state.tokens, tokens, confidence)
-    trace = state.trace
-    if trace is not None:
-        trace = _record(trace, state, jnp.where(held, state.proposal, proposal), log_probs, held)
-    return RefinementState(
+    new = state.replace(
         step=state.step + 1,
         tokens=jnp.where(held, state.tokens, tokens),
         proposal=jnp.where(held, state.proposal, proposal),
         log_probs=jnp.where(held, state.log_probs, log_probs),
         done=state.done | stop,
         steps_run=state.steps_run + ~state.done,
-        trace=trace,
+        remasked=jnp.where(held, state.remasked, remasked) if config.rewrite_only_remasked else None,
+        logits_sum=logits_sum,
     )
+    if state.trace is not None:
+        trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
+        new = new.replace(trace=trace)
+    return new
+
+
+def as_output(output: StepOutput | Array) -> StepOutput:
+    """What a logits function returned, as a `StepOutput`."""
+    return output if isinstance(output, StepOutput) else StepOutput(output)
+
+
+def with_callback(output: StepOutput, state: RefinementState, config: Refinement) -> tuple[StepOutput, Array | None]:
+    """Hands logits to their callback: → (output with its result, logits sum with them or None)."""
+    if config.logits_callback is not None:
+        output = output.replace(logits=config.logits_callback(output.logits, state))
+    return output, None if state.logits_sum is None else state.logits_sum + output.logits
 
 
 def drop_repeats(tokens: Array, inside: Array) -> Array:
@@ -160,14 +281,36 @@ def drop_repeats(tokens: Array, inside: Array) -> Array:
     return room.at[rows, column].set(tokens)[:, :-1]
 
 
-def _record(trace: Trace, state: RefinementState, proposal: Array, log_probs: Array, held: Array) -> Trace:
-    """Writes one step's fields at `state.step`."""
+def _draw(logits: Array, step: Array, sampling: Sampling, key: Array | None, hypotheses: int) -> tuple[Array, Array]:
+    """A token for every position: logits [N, L, V] → (tokens [N, L] int32, log-probabilities [N, L] float32)."""
+    # Sampling shares its random numbers along the first axis, which must be the sources.
+    by_source = logits.reshape(-1, hypotheses, *logits.shape[1:])
+    key = None if key is None else jax.random.fold_in(key, step)
+    return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, key))
 
-    def put(field: Array, value: Array) -> Array:
-        return jax.lax.dynamic_update_index_in_dim(field, value, state.step, 0)
 
-    return Trace(
-        put(trace.inputs, state.tokens),
-        put(trace.proposals, proposal),
-        put(trace.log_probs, jnp.where(held, state.log_probs, log_probs)),
-    )
+def _check_policy(name: str, policy: object, known: tuple[type, ...]) -> None:
+    """Refuses what cannot be a policy, such as a name, or a class where an object is meant."""
+    if isinstance(policy, type) or not callable(policy):
+        allowed = ", ".join(f"{each.__name__}()" for each in known)
+        found = policy.__name__ if isinstance(policy, type) else repr(policy)
+        raise PadirError(f"Refinement.{name}: {found} is not a policy; choose one of {allowed}")
+
+
+def _check_t5x_compat(config: Refinement) -> None:
+    """Refuses what the release does not have, or what we do not reproduce of it."""
+    wrong = None
+    if not isinstance(config.remask, RemaskNothing | RemaskStutter):
+        wrong = f"remask {type(config.remask).__name__}; choose RemaskNothing() or RemaskStutter()"
+    elif not isinstance(config.stop, StopWhenUnchanged):
+        wrong = f"stop {type(config.stop).__name__}; leave StopWhenUnchanged()"
+    elif not isinstance(config.rank, RankByLogProbability) or config.rank.length_weight:
+        wrong = f"rank {config.rank}; leave RankByLogProbability()"
+    elif config.sampling.temperature > 0:
+        wrong = f"sampling at temperature {config.sampling.temperature}; leave Sampling(), greedy"
+    elif config.rewrite_only_remasked:
+        wrong = "rewrite_only_remasked; set it to False"
+    elif config.length_beam % 2 == 0:
+        wrong = f"length_beam {config.length_beam}; choose an odd number"
+    if wrong:
+        raise PadirError(f"Refinement.t5x_compat does not reproduce {wrong}")

@@ -1,34 +1,178 @@
-"""What to remask between steps (layer 4; paper section 4.2.3)."""
+"""What to remask between steps (layer 4; paper section 4.2.3).
+
+Policies that count (worst k, worst k %, schedules) count and choose among the positions before the last. That one
+is EOS in every start and was never noised in training: the length is known, so to hide it again would hide nothing
+and would only use up one of the positions to be remasked. Policies that judge each position by itself (stutter,
+rejecter) may remask the last one, which puts its EOS back.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+import jax
 import jax.numpy as jnp
 
+from padir.decoding.state import StepView
+from padir.errors import PadirError
 from padir.masks import stutter_mask
 from padir.types import Array
 
 
 class RemaskPolicy(Protocol):
-    """Chooses the positions that the next step shall see as they were at the start."""
+    """Chooses the positions that the next step shall not read as this one wrote them."""
 
-    def __call__(self, proposal: Array, log_probs: Array, inside: Array) -> Array:
-        """proposal [N, L] int32, log_probs [N, L] float32, inside [N, L] bool → remask [N, L] bool."""
+    # Whether the same proposal may be remasked otherwise in a later step: then a row whose tokens are unchanged
+    # has not settled while any of them is remasked.
+    changes_with_step: ClassVar[bool] = False
+    # Whether the policy reads `StepView.rejecter_logits`.
+    needs_rejecter: ClassVar[bool] = False
+
+    def __call__(self, view: StepView) -> Array:
+        """What a step wrote → remask [N, L] bool, False beyond each length."""
 
 
 @dataclass(frozen=True)
-class RemaskNothing:
+class RemaskNothing(RemaskPolicy):
     """The next step reads exactly what this one wrote."""
 
-    def __call__(self, proposal: Array, log_probs: Array, inside: Array) -> Array:
-        return jnp.zeros_like(inside)
+    def __call__(self, view: StepView) -> Array:
+        return jnp.zeros_like(view.inside)
 
 
 @dataclass(frozen=True)
-class RemaskStutter:
+class RemaskStutter(RemaskPolicy):
     """Token-level stutter, consecutive repeated tokens, is remasked (the paper's recipe)."""
 
-    def __call__(self, proposal: Array, log_probs: Array, inside: Array) -> Array:
-        return stutter_mask(proposal, inside)
+    def __call__(self, view: StepView) -> Array:
+        return stutter_mask(view.proposal, view.inside)
+
+
+@dataclass(frozen=True)
+class RemaskWorst(RemaskPolicy):
+    """The `count` least likely tokens of each row, after every step.
+
+    Attributes:
+      count: how many (k); a row that has fewer before its last position remasks all of them.
+    """
+
+    count: int = 1
+
+    def __post_init__(self):
+        if self.count < 1:
+            raise PadirError(f"RemaskWorst.count: {self.count} is not at least 1; use RemaskNothing for none")
+
+    def __call__(self, view: StepView) -> Array:
+        return _least_likely(view, jnp.full(view.inside.shape[:1], self.count))
+
+
+@dataclass(frozen=True)
+class RemaskWorstPercent(RemaskPolicy):
+    """The least likely tokens of each row, a share of its length, rounded down, after every step.
+
+    Attributes:
+      percent: share of the positions before the last.
+    """
+
+    percent: float = 10.0
+
+    def __post_init__(self):
+        if not 0.0 < self.percent <= 100.0:
+            raise PadirError(f"RemaskWorstPercent.percent: {self.percent} is not in (0, 100]")
+
+    def __call__(self, view: StepView) -> Array:
+        # A table made in Python: compiled, a division by 100 may become a multiplication by 0.01, and 2 become 1.99.
+        counts = [int(self.percent * size / 100.0) for size in range(view.inside.shape[1])]
+        return _least_likely(view, jnp.array(counts)[_before_last(view.inside).sum(-1)])
+
+
+@dataclass(frozen=True)
+class RemaskLinear(RemaskPolicy):
+    """A linear schedule: after step t of T, n·(T − t)/T of a row's n tokens, the least likely (Ghazvininejad 2019).
+
+    Rounded down; n does not count the last position. Needs at least two steps.
+    """
+
+    changes_with_step: ClassVar[bool] = True
+
+    def __call__(self, view: StepView) -> Array:
+        left = view.num_steps - view.step - 1
+        return _least_likely(view, _before_last(view.inside).sum(-1) * left // view.num_steps)
+
+
+@dataclass(frozen=True)
+class RemaskRejected(RemaskPolicy):
+    """What the model's learnt rejecter would not keep.
+
+    Attributes:
+      threshold: least probability, by the rejecter, of a token that is kept.
+    """
+
+    threshold: float = 0.5
+
+    needs_rejecter: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if not 0.0 < self.threshold < 1.0:
+            raise PadirError(f"RemaskRejected.threshold: {self.threshold} is not between 0 and 1")
+
+    def __call__(self, view: StepView) -> Array:
+        if view.rejecter_logits is None:
+            raise PadirError("RemaskRejected: the model has no rejecter; train one, or choose another remask policy")
+        return (jax.nn.sigmoid(view.rejecter_logits) < self.threshold) & view.inside
+
+
+@dataclass(frozen=True)
+class RemaskAny(RemaskPolicy):
+    """What any of several policies would remask, such as a schedule's choice and stutter.
+
+    Attributes:
+      policies: two or more.
+    """
+
+    policies: tuple[RemaskPolicy, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "policies", tuple(self.policies))
+        if len(self.policies) < 2:
+            raise PadirError(f"RemaskAny.policies: {len(self.policies)} given, at least two are needed")
+
+    @property
+    def changes_with_step(self) -> bool:
+        return any(policy.changes_with_step for policy in self.policies)
+
+    @property
+    def needs_rejecter(self) -> bool:
+        return any(policy.needs_rejecter for policy in self.policies)
+
+    def __call__(self, view: StepView) -> Array:
+        remask = jnp.zeros_like(view.inside)
+        for policy in self.policies:
+            remask |= policy(view)
+        return remask
+
+
+POLICIES = (
+    RemaskNothing,
+    RemaskStutter,
+    RemaskWorst,
+    RemaskWorstPercent,
+    RemaskLinear,
+    RemaskRejected,
+    RemaskAny,
+)
+
+
+def _before_last(inside: Array) -> Array:
+    """Positions inside whose right neighbour is inside, too: [N, L] bool."""
+    return inside & jnp.pad(inside[:, 1:], ((0, 0), (0, 1)))
+
+
+def _least_likely(view: StepView, count: Array) -> Array:
+    """The `count` [N] least likely tokens before the last one of each row, leftmost first of equals: [N, L] bool."""
+    eligible = _before_last(view.inside)
+    confidence = jnp.where(eligible, view.log_probs, jnp.inf)
+    # The rank of each position: sorting gives positions by rank, and sorting that the inverse.
+    rank = jnp.argsort(jnp.argsort(confidence, axis=-1, stable=True), axis=-1)
+    return (rank < count[:, None]) & eligible

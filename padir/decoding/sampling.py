@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 
+from padir.errors import PadirError
 from padir.types import PAD_ID, Array, TokenIds
 
 
@@ -28,3 +32,78 @@ def greedy(logits: Array) -> tuple[Array, Array]:
     """The likeliest token: logits [..., V] → (tokens [...] int32, log-probabilities [...] float32)."""
     logits = logits.astype(jnp.float32)
     return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn from its logits; the default takes the likeliest.
+
+    Attributes:
+      temperature: what logits are divided by before anything else; 0 is greedy, 1 draws from the model as it is.
+      top_k: draw among the k likeliest tokens only (of equal ones, the lower id counts as likelier).
+      top_p: draw among the fewest likeliest tokens that hold at least this probability, and those as likely as
+        the last of them (nucleus sampling, Holtzman et al. 2020). At most one of top_k and top_p.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self):
+        if not 0.0 <= self.temperature < math.inf:
+            raise PadirError(f"Sampling.temperature: {self.temperature} is not 0 (greedy) or a positive number")
+        if self.top_k is not None and (self.top_k < 1 or self.top_k != int(self.top_k)):
+            raise PadirError(f"Sampling.top_k: {self.top_k} is not None or a whole number of at least 1")
+        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+            raise PadirError(f"Sampling.top_p: {self.top_p} is not None or in (0, 1]")
+        if self.top_k is not None and self.top_p is not None:
+            raise PadirError("Sampling: top_k and top_p contradict each other; set one of them to None")
+        if self.temperature == 0.0 and (self.top_k, self.top_p) != (None, None):
+            raise PadirError("Sampling: temperature 0 is greedy and uses no top_k or top_p; set a positive temperature")
+
+    def __call__(self, logits: Array, key: Array) -> tuple[Array, Array]:
+        """Draws one token from each distribution.
+
+        All rows (the first axis) share their random numbers, and along the other axes each index has its own, the
+        same whatever the size of the axis: so what a row gets depends on neither its neighbours in the batch nor
+        the bucket it is padded to. Logits of one axis are one distribution.
+
+        Args:
+          logits: [rows, ..., V]; -inf forbids a token.
+          key: [] random key, unused if greedy; fold in whatever must make a difference, such as the step.
+
+        Returns:
+          (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
+        """
+        if self.temperature == 0.0:
+            return greedy(logits)
+        logits = logits.astype(jnp.float32)
+        warm, ids = logits / self.temperature, None
+        if self.top_k is not None:
+            warm, ids = jax.lax.top_k(warm, min(int(self.top_k), warm.shape[-1]))
+        elif self.top_p is not None:
+            warm = _nucleus(warm, self.top_p)
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        token = argmax(warm + _gumbel(key, warm.shape[1:] or warm.shape))
+        if ids is not None:
+            token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
+        chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
+        return token, chosen - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _nucleus(logits: Array, top_p: float) -> Array:
+    """Forbids what lies outside the nucleus: logits [..., V] → [..., V]."""
+    ordered = jnp.sort(logits, axis=-1, descending=True)
+    probabilities = jax.nn.softmax(ordered, axis=-1)
+    # A token is inside while those before it do not yet hold top_p, so the likeliest always is.
+    inside = jnp.cumsum(probabilities, axis=-1) - probabilities < top_p
+    least = jnp.where(inside, ordered, jnp.inf).min(axis=-1, keepdims=True)
+    return jnp.where(logits >= least, logits, -jnp.inf)
+
+
+def _gumbel(key: Array, shape: tuple[int, ...]) -> Array:
+    """Gumbel noise whose values at an index do not depend on the sizes of any axis but the last."""
+    if len(shape) == 1:
+        return jax.random.gumbel(key, shape)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0]))
+    return jax.vmap(lambda each: _gumbel(each, shape[1:]))(keys)

@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 from flax import struct
 
 from padir.types import Array
+
+
+@struct.dataclass
+class StepOutput:
+    """What one decoder pass says; a stub in a test may return its logits alone.
+
+    Attributes:
+      logits: [N, L, V]; -inf forbids a token.
+      rejecter_logits: [N, L] float32, above 0 where the rejecter would keep the token; None without one.
+      self_attentions: [N, layers, H, L, L] float32, or None where nobody asked.
+      cross_attentions: [N, layers, H, L, Ls] float32, or None where nobody asked.
+    """
+
+    logits: Array
+    rejecter_logits: Array | None = None
+    self_attentions: Array | None = None
+    cross_attentions: Array | None = None
+
+
+@struct.dataclass
+class StepView:
+    """What a remask policy sees of a step.
+
+    Attributes:
+      proposal: [N, L] int32, what the step wrote; 0 beyond the length.
+      log_probs: [N, L] float32, log-probability of each proposed token; 0 beyond the length.
+      inside: [N, L] bool, positions within each row's length.
+      step: [] int32, number of the step, the first is 0.
+      num_steps: [] int32, steps there are at most (T).
+      rejecter_logits: as in `StepOutput`.
+    """
+
+    proposal: Array
+    log_probs: Array
+    inside: Array
+    step: Array | int = 0
+    num_steps: Array | int = 1
+    rejecter_logits: Array | None = None
 
 
 @struct.dataclass
@@ -15,11 +55,31 @@ class Trace:
       inputs: [T, N, L] int32, what the decoder read in each step.
       proposals: [T, N, L] int32, what it wrote.
       log_probs: [T, N, L] float32, how sure it was; 0 in steps that were never run.
+      self_attentions: [T, N, layers, H, L, L] float32 with `Refinement.return_attentions`, else None; what a
+        row that has stopped goes on to compute from its last tokens is in here too.
+      cross_attentions: [T, N, layers, H, L, Ls] float32 or None, likewise.
     """
 
     inputs: Array
     proposals: Array
     log_probs: Array
+    self_attentions: Array | None = None
+    cross_attentions: Array | None = None
+
+    @classmethod
+    def empty(cls, num_steps: int, rows: int, length: int, output: StepOutput | None) -> Trace:
+        """Room for `num_steps` steps, with attentions as in `output` (arrays or shapes) unless it is None."""
+        tokens = jnp.zeros((num_steps, rows, length), jnp.int32)
+        attentions = () if output is None else (output.self_attentions, output.cross_attentions)
+        room = [jnp.zeros((num_steps, *each.shape), each.dtype) for each in attentions]
+        return cls(tokens, tokens, jnp.zeros(tokens.shape, jnp.float32), *room)
+
+    def record(self, step: Array, inputs: Array, proposals: Array, log_probs: Array, output: StepOutput) -> Trace:
+        """Writes one step's [N, …] fields."""
+        new = Trace(inputs, proposals, log_probs)
+        if self.self_attentions is not None:
+            new = new.replace(self_attentions=output.self_attentions, cross_attentions=output.cross_attentions)
+        return jax.tree.map(lambda room, value: jax.lax.dynamic_update_index_in_dim(room, value, step, 0), self, new)
 
 
 @struct.dataclass
@@ -34,6 +94,8 @@ class RefinementState:
       done: [N] bool, rows that stopped; their other fields never change again.
       steps_run: [N] int32, decoder passes each row took part in before it stopped.
       trace: every step, or None.
+      remasked: [N, L] bool, positions that the next step may write; None where it writes all.
+      logits_sum: [N, L, V] float32, sum of all steps' logits; None where the replace policy has no use for it.
     """
 
     step: Array
@@ -42,7 +104,9 @@ class RefinementState:
     log_probs: Array
     done: Array
     steps_run: Array
-    trace: Trace | None
+    trace: Trace | None = None
+    remasked: Array | None = None
+    logits_sum: Array | None = None
 
 
 @struct.dataclass
@@ -55,7 +119,7 @@ class Hypotheses:
       predicted_lengths: [B, K] int32, tokens with EOS, as predicted (parallel) or written (autoregressive).
       steps_run: [B, K] int32, decoder passes before the row stopped.
       batch_steps: [] int32, decoder passes the whole batch really ran.
-      trace: of the best hypotheses ([T, B, L] fields), or None.
+      trace: of the best hypotheses ([T, B, …] fields), or None.
     """
 
     tokens: Array

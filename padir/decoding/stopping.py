@@ -29,15 +29,18 @@ class StopPolicy(Protocol):
 
 
 @dataclass(frozen=True)
-class StopWhenUnchanged:
-    """Stops where X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one."""
+class StopWhenUnchanged(StopPolicy):
+    """Stops where X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one.
+
+    Of a remasking schedule that is not true while anything is remasked, and the loop then goes on.
+    """
 
     def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
         return (read == next_tokens).all(axis=-1)
 
 
 @dataclass(frozen=True)
-class StopWhenConfident:
+class StopWhenConfident(StopPolicy):
     """Stops where every token is likely enough, or nothing changed: saves the step that would only confirm.
 
     Attributes:
@@ -55,8 +58,11 @@ class StopWhenConfident:
 
 
 @dataclass(frozen=True)
-class StopNever:
+class StopNever(StopPolicy):
     """Runs every step, for benchmarks of a fixed amount of work."""
 
     def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
         return jnp.zeros((read.shape[0],), bool)
+
+
+POLICIES = (StopWhenUnchanged, StopWhenConfident, StopNever)

@@ -24,9 +24,7 @@ import collections
 from collections.abc import Hashable, Iterable, Sequence
 
 from padir.errors import PadirError
-
-PAD_ID = 0
-EOS_ID = 1
+from padir.types import EOS_ID, PAD_ID
 
 
 def excess_repeats(output: Sequence[Hashable], reference: Sequence[Hashable]) -> int:

@@ -5,16 +5,20 @@ pytree that `init` makes and every other method takes, so each method can be jit
 """
 
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import Batch, LossConfig, Metrics
 from padir.models.padir import PadirModel
 
 Model = PadirModel | AutoregressiveModel
-DecodeConfig = Refinement | Autoregressive
+DecodeConfig = Refinement | Autoregressive | BeamSearch
+# What each model decodes with, its default first.
+DECODE_CONFIGS = {PadirModel: (Refinement,), AutoregressiveModel: (Autoregressive, BeamSearch)}
 MODELS = {"padir": PadirModel, "autoregressive": AutoregressiveModel}
 
 __all__ = [
+    "DECODE_CONFIGS",
     "MODELS",
     "AutoregressiveModel",
     "Batch",

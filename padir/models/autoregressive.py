@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir import rng
-from padir.decoding import autoregressive
+from padir.cache import DecoderCache
+from padir.decoding import autoregressive, beam
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 from padir.decoding.sampling import forbid_reserved
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
@@ -57,31 +59,39 @@ class AutoregressiveModel(BaseModel):
         loss, _, metrics = self._stage_metrics(1, network.logits(hidden), targets, weights)
         return loss, {**metrics, "loss": loss}
 
-    def decode(self, params: PyTree, source: Array, key: Array, config: Autoregressive) -> Hypotheses:
-        """Translates a batch greedily with cached self- and cross-attention; see `PadirModel.decode` (K = 1)."""
-        del key
+    def decode(self, params: PyTree, source: Array, key: Array, config: Autoregressive | BeamSearch) -> Hypotheses:
+        """Translates a batch with cached self- and cross-attention.
+
+        Args:
+          params: parameters.
+          source: [B, Ls] int32.
+          key: randomness of sampling; the same for every batch, so that a translation depends on its source alone.
+          config: greedy decoding or sampling, or beam search (static).
+
+        Returns:
+          `Hypotheses` with K = what `config` returns per source and L = max_target_length.
+
+        Raises:
+          PadirError: a configuration of another kind of model.
+        """
+        if not isinstance(config, Autoregressive | BeamSearch):
+            raise PadirError(
+                f"{type(config).__name__} does not fit an AutoregressiveModel; use Autoregressive or BeamSearch"
+            )
         network = self.module(params).network
-        rows, source_length = source.shape
-        max_length = config.max_length(source_length, self.max_target_length)
+        max_length = config.max_length(source.shape[1], self.max_target_length)
         plan = network.plan(network.encode(source), source, max_length)
 
-        def step(last: Array, cache):
+        def step(last: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
             output = network.decode(last[:, None], plan, cache)
             return forbid_reserved(network.logits(output.hidden)[:, 0], self.ids), output.cache
 
-        # A row that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
+        # A source that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
         # a row may write depends on its own source alone, never on the bucket it is padded to.
-        source_lengths = (source != PAD_ID).sum(-1)
-        limits = config.max_length(source_lengths, self.max_target_length)
-        state = autoregressive.greedy_decode(
-            step, network.empty_cache(rows, max_length), source_lengths > 0, limits, max_length
-        )
-        lengths = (state.tokens != PAD_ID).sum(-1)
-        pad = ((0, 0), (0, self.max_target_length - max_length))
-        return Hypotheses(
-            tokens=jnp.pad(state.tokens, pad)[:, None],
-            scores=(state.score / jnp.maximum(lengths, 1) ** config.alpha)[:, None],
-            predicted_lengths=lengths[:, None],
-            steps_run=lengths[:, None],
-            batch_steps=state.cache.position,
-        )
+        lengths = (source != PAD_ID).sum(-1)
+        limits = config.max_length(lengths, self.max_target_length)
+        cache = network.empty_cache(source.shape[0] * config.rows_per_source, max_length)
+        loop = beam.decode if isinstance(config, BeamSearch) else autoregressive.decode
+        found = loop(step, cache, lengths > 0, limits, max_length, config, key)
+        pad = ((0, 0), (0, 0), (0, self.max_target_length - max_length))
+        return found.replace(tokens=jnp.pad(found.tokens, pad))

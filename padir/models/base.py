@@ -9,39 +9,81 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from padir import losses, rng
 from padir.decoding.sampling import argmax
+from padir.errors import PadirError
 from padir.network import NetworkConfig
-from padir.types import Array, PyTree, TokenIds
+from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 Batch = dict[str, Array]
 Metrics = dict[str, Array]
 
+# Where the parameters of each part lie. Encoder and decoder both read the token embeddings, so what either of
+# them computes can only be frozen together with those.
+PART_PATHS = {
+    "encoder": (("network", "encoder"), ("network", "token_embedder")),
+    "decoder": (("network", "decoder"), ("network", "logits_dense"), ("network", "token_embedder")),
+    "length_predictor": (("length_predictor",),),
+    "rejecter": (("rejecter",),),
+}
+
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the losses (DESIGN section 4)."""
+    """Weights of the losses (DESIGN section 4).
+
+    Attributes:
+      label_smoothing, z_loss: of the token losses; see `losses.cross_entropy`.
+      length_loss_weight: of the length loss: nats with the [LENGTH] token, squared tokens with an estimate.
+      rejecter_loss_weight: of a learnt rejecter's loss.
+    """
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     length_loss_weight: float = 1.0
+    rejecter_loss_weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """What both models share."""
+    """What both models share.
+
+    Attributes:
+      ids: reserved ids of the vocabulary.
+      network: size of the network.
+      max_source_length, max_target_length: longest sequences in tokens, EOS counted.
+      loss: loss weights.
+      freeze: parts that training leaves as they are, of `parts`; what they compute for given inputs stays the same,
+        so the token embeddings are frozen with the encoder or the decoder.
+    """
 
     ids: TokenIds
     network: NetworkConfig = NetworkConfig()
     max_source_length: int = 128
     max_target_length: int = 128
     loss: LossConfig = LossConfig()
+    freeze: tuple[str, ...] = ()
 
     def __post_init__(self):
         # The vocabulary decides its own size; whoever builds a model names only the rest.
         sized = dataclasses.replace(self.network, vocab_size=self.ids.vocab_size)
         object.__setattr__(self, "network", sized)
+        name = f"{type(self).__name__}.freeze"
+        if isinstance(self.freeze, str):
+            raise PadirError(f"{name}: {self.freeze!r} is text; give a tuple of names, such as ({self.freeze!r},)")
+        object.__setattr__(self, "freeze", tuple(self.freeze))
+        unknown = [part for part in self.freeze if part not in self.parts]
+        if unknown:
+            raise PadirError(f"{name}: this model has no {unknown[0]!r}; choose among {', '.join(self.parts)}")
+        if set(self.freeze) == set(self.parts):
+            raise PadirError(f"{name}: every part is frozen ({', '.join(self.freeze)}); leave one to be trained")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What `freeze` may name."""
+        return ("encoder", "decoder")
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         raise NotImplementedError
@@ -63,12 +105,78 @@ class BaseModel:
         """How many numbers `init` draws, found from shapes alone."""
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.init, 0)))
 
-    def _stage_metrics(self, stage: int, logits: Array, targets: Array, weights: Array) -> tuple[Array, Array, Metrics]:
-        """One stage's mean loss, its argmax [B, Lt] and its metrics."""
+    def split_frozen(self, params: PyTree) -> tuple[PyTree, PyTree]:
+        """Parameters → (those that are trained, those that are frozen), nested dicts of disjoint paths.
+
+        Gradients and the optimizer see the first only: what is frozen costs no backward pass and no optimizer
+        state, and nothing can change it.
+        """
+        if not self.freeze:
+            return params, {}
+        prefixes = {path for part in self.freeze for path in PART_PATHS[part]}
+        trained, frozen = {}, {}
+        for path, leaf in flatten_dict(params).items():
+            held = any(path[: len(prefix)] == prefix for prefix in prefixes)
+            (frozen if held else trained)[path] = leaf
+        return unflatten_dict(trained), unflatten_dict(frozen)
+
+    def join_frozen(self, trained: PyTree, frozen: PyTree) -> PyTree:
+        """Puts together again what `split_frozen` took apart."""
+        return unflatten_dict(flatten_dict(trained) | flatten_dict(frozen)) if frozen else trained
+
+    def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
+        """The training objective.
+
+        Args:
+          params: parameters.
+          batch: `encoder_input_tokens` [B, Ls], `decoder_target_tokens` [B, Lt] int32.
+          key: randomness of corruption and dropout.
+          train: whether dropout is on.
+
+        Returns:
+          (loss [] float32, metrics: scalars).
+        """
+        raise NotImplementedError
+
+    # What follows computes the same loss in parts. Every term of it is a mean over something, so the rows of a
+    # batch cannot be cut apart and their losses averaged: a part's sums are divided by the whole batch's totals.
+
+    def features(self, batch: Batch, key: Array) -> Batch:
+        """The batch and what is drawn for it at random but dropout; any rows of the result are a batch, too."""
+        del key
+        return batch
+
+    def totals(self, features: Batch) -> dict[str, Array]:
+        """What the terms of the loss divide by, of a whole batch: here non-pad target tokens, [] float32."""
+        return {"tokens": (features["decoder_target_tokens"] != PAD_ID).sum().astype(jnp.float32)}
+
+    def loss_share(
+        self, params: PyTree, features: Batch, key: Array | None, train: bool, totals: dict[str, Array]
+    ) -> tuple[Array, Metrics]:
+        """The share that some rows have in the loss and the metrics of a whole batch; shares add up.
+
+        Args:
+          params: parameters.
+          features: some rows of `features(batch, key)`.
+          key: randomness of dropout.
+          train: whether dropout is on.
+          totals: of the whole batch.
+
+        Returns:
+          As `loss_and_metrics`. Unless a model says otherwise, its loss and metrics are means over target tokens.
+        """
+        share = self.totals(features)["tokens"] / jnp.maximum(totals["tokens"], 1.0)
+        loss, metrics = self.loss_and_metrics(params, features, key, train)
+        return loss * share, {name: value * share for name, value in metrics.items()}
+
+    def _stage_metrics(
+        self, stage: int, logits: Array, targets: Array, weights: Array, total: Array | None = None
+    ) -> tuple[Array, Array, Metrics]:
+        """One stage's mean loss (over `total` weights, those given by default), its argmax [B, Lt], its metrics."""
         per_token = losses.cross_entropy(
             logits, targets, label_smoothing=self.loss.label_smoothing, z_loss=self.loss.z_loss
         )
-        loss = losses.weighted_mean(per_token, weights)
+        loss = losses.weighted_mean(per_token, weights, total)
         prediction = argmax(logits)
-        accuracy = losses.weighted_mean((prediction == targets).astype(jnp.float32), weights)
+        accuracy = losses.weighted_mean((prediction == targets).astype(jnp.float32), weights, total)
         return loss, prediction, {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}

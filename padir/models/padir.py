@@ -13,22 +13,49 @@ from padir.corruption import CorruptionConfig
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
-from padir.layers import subkey
-from padir.length import LengthTokenPredictor, prepend_length_token
+from padir.layers import Dense, subkey
+from padir.length import (
+    LENGTH_PREDICTORS,
+    AffineLengthPredictor,
+    FertilityLengthPredictor,
+    LengthTokenPredictor,
+    prepend_length_token,
+)
 from padir.models import padir_decoding
 from padir.models.base import BaseModel, Batch, Metrics
-from padir.network import EncoderDecoder, NetworkConfig
+from padir.models.rescoring import Rescorer
+from padir.network import EncoderDecoder
 from padir.types import PAD_ID, Array, PyTree
+
+
+class Rejecter(nnx.Module):
+    """Guesses from its decoder embedding whether a predicted token is right."""
+
+    def __init__(self, features: int, rngs: nnx.Rngs):
+        self.projection = Dense(features, 1, dtype=jnp.dtype("float32"), rngs=rngs)
+
+    def __call__(self, hidden: Array) -> Array:
+        """Decoder embeddings [N, L, E] → logits of keeping each token [N, L] float32.
+
+        The embeddings are read but not trained: they are there to predict tokens.
+        """
+        return self.projection(jax.lax.stop_gradient(hidden))[..., 0]
 
 
 class _Padir(nnx.Module):
     """The modules of a PaDIR model."""
 
-    def __init__(self, config: NetworkConfig, max_target_length: int, relative_length: bool, rngs: nnx.Rngs):
-        self.network = EncoderDecoder(config, rngs)
-        self.length_predictor = LengthTokenPredictor(
-            max_target_length, config.embed_dim, relative=relative_length, rngs=rngs
-        )
+    def __init__(self, model: PadirModel, rngs: nnx.Rngs):
+        longest, features = model.max_target_length, model.network.embed_dim
+        self.network = EncoderDecoder(model.network, rngs)
+        if model.length_predictor == "token":
+            self.length_predictor = LengthTokenPredictor(longest, features, relative=model.relative_length, rngs=rngs)
+        elif model.length_predictor == "affine":
+            self.length_predictor = AffineLengthPredictor(longest)
+        elif model.length_predictor == "fertility":
+            self.length_predictor = FertilityLengthPredictor(longest, features, rngs=rngs)
+        if model.rejecter:
+            self.rejecter = Rejecter(features, rngs)
 
 
 @dataclass(frozen=True)
@@ -36,43 +63,67 @@ class PadirModel(BaseModel):
     """Parallel decoding by iterative refinement.
 
     Attributes:
-      ids: reserved ids of the vocabulary.
-      network: size of the network; its decoder must not be causal.
-      max_source_length, max_target_length: longest sequences in tokens, EOS counted.
-      loss: loss weights.
+      ids, network, max_source_length, max_target_length, loss, freeze: see `BaseModel`; the decoder must not be
+        causal.
       corruption: noise of the first training stage.
       num_stages: training stages S; each later one learns to refine the argmax of the one before.
       relative_length: predict target − source length instead of the length itself, as the paper does.
+      length_predictor: what the target's length is predicted from: a [LENGTH] 'token' put before the source (the
+        paper's), the source's length ('affine'), the sum of its tokens' 'fertility', or nothing ('oracle': the
+        caller gives lengths, and training has no length loss).
+      rejecter: learn to tell wrong predictions from right ones, for decoding to remask.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()
     num_stages: int = 2
     relative_length: bool = False
+    length_predictor: str = "token"
+    rejecter: bool = False
 
     def __post_init__(self):
+        if self.length_predictor not in LENGTH_PREDICTORS:
+            raise PadirError(
+                f"PadirModel.length_predictor: unknown {self.length_predictor!r}; "
+                f"choose one of {', '.join(LENGTH_PREDICTORS)}"
+            )
         super().__post_init__()
         if self.network.causal:
             raise PadirError("PadirModel: NetworkConfig.causal must be False; use AutoregressiveModel instead")
         if self.num_stages < 1:
             raise PadirError(f"PadirModel.num_stages: {self.num_stages} is not at least 1")
+        if self.relative_length and self.length_predictor != "token":
+            raise PadirError(
+                f"PadirModel.relative_length: length_predictor {self.length_predictor!r} has no relative form; "
+                "set it to False"
+            )
         if self.network.positional_attention and self.max_target_length > self.network.max_positions:
             raise PadirError(
                 f"PadirModel.max_target_length: {self.max_target_length} exceeds the "
                 f"{self.network.max_positions} learnt positions; raise NetworkConfig.max_positions"
             )
+        self.corruption.check(self.ids, self.max_target_length)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What `freeze` may name."""
+        predictor = () if self.length_predictor == "oracle" else ("length_predictor",)
+        return (*super().parts, *predictor, *(("rejecter",) if self.rejecter else ()))
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the modules with fresh parameters."""
-        return _Padir(self.network, self.max_target_length, self.relative_length, rngs)
+        return _Padir(self, rngs)
 
-    def encode(self, params: PyTree, source: Array, dropout_key: Array | None = None) -> tuple[Array, Array]:
-        """Source [B, Ls] int32 → (encoder output [B, Ls, E], length logits [B, max_target_length])."""
+    def encode(self, params: PyTree, source: Array, dropout_key: Array | None = None) -> tuple[Array, Array | None]:
+        """Source [B, Ls] int32 → (encoder output [B, Ls, E], length logits [B, max_target_length]; oracle: None)."""
         module = self.module(params)
-        encoded = module.network.encode(prepend_length_token(source, self.ids.length_id), dropout_key)
-        return encoded[:, 1:], module.length_predictor(encoded, source)
+        if self.length_predictor == "token":
+            encoded = module.network.encode(prepend_length_token(source, self.ids.length_id), dropout_key)
+            return encoded[:, 1:], module.length_predictor(encoded, source)
+        encoded = module.network.encode(source, dropout_key)
+        return encoded, None if self.length_predictor == "oracle" else module.length_predictor(encoded, source)
 
     def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
-        """The training objective L = 1/S Σ L^(s) + length loss (paper section 4.2.2.2).
+        """The training objective L = 1/S Σ L^(s) + length loss + rejecter loss (paper section 4.2.2.2).
 
         Args:
           params: parameters.
@@ -83,39 +134,104 @@ class PadirModel(BaseModel):
         Returns:
           (loss [] float32, metrics: scalars).
         """
+        features = self.features(batch, key)
+        return self.loss_share(params, features, key, train, self.totals(features))
+
+    def features(self, batch: Batch, key: Array) -> Batch:
+        """Adds the noise to a batch.
+
+        Args:
+          batch: as for `loss_and_metrics`.
+          key: randomness; the same as for `loss_and_metrics`.
+
+        Returns:
+          The batch with `decoder_input_tokens` [B, Lt] int32 and `decoder_loss_weights` [B, Lt] float32 of the first
+          stage, and for each later one `decoder_noise_tokens/stage_<s>` [B, Lt] int32, which replace stutter.
+        """
+        key, targets = rng.stream(key, "corruption"), batch["decoder_target_tokens"]
+        noise = self.ids, self.corruption, self.max_target_length
+        corrupted = corruption.corrupt(jax.random.fold_in(key, 0), targets, *noise)
+        later = {
+            _noise_name(stage): corruption.noise(jax.random.fold_in(key, stage - 1), targets.shape, *noise)[0]
+            for stage in range(2, self.num_stages + 1)
+        }
+        first = {"decoder_input_tokens": corrupted.tokens, "decoder_loss_weights": corrupted.weights}
+        return {**batch, **first, **later}
+
+    def totals(self, features: Batch) -> dict[str, Array]:
+        """What the terms of the loss divide by, [] float32: weights of the first stage, target tokens, targets."""
+        inside = features["decoder_target_tokens"] != PAD_ID
+        rows = inside.any(-1).sum().astype(jnp.float32)
+        return {**super().totals(features), "first": features["decoder_loss_weights"].sum(), "rows": rows}
+
+    def loss_share(
+        self, params: PyTree, features: Batch, key: Array | None, train: bool, totals: dict[str, Array]
+    ) -> tuple[Array, Metrics]:
+        """The share that some rows have in the loss and metrics of a batch; see `BaseModel.loss_share`."""
         module = self.module(params)
-        source, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
+        source, targets = features["encoder_input_tokens"], features["decoder_target_tokens"]
         dropout_key = rng.stream(key, "dropout") if train else None
-        noise_key = rng.stream(key, "corruption")
 
         # The encoder, the cross-attention keys and the positional weights are the same in every stage.
         encoded, length_logits = self.encode(params, source, subkey(dropout_key, 0))
         plan = module.network.plan(encoded, source, targets)
-        weights = (targets != PAD_ID).astype(jnp.float32)
+        inputs, weights = features["decoder_input_tokens"], features["decoder_loss_weights"]
+        inside = (targets != PAD_ID).astype(jnp.float32)
         metrics: Metrics = {}
-        total = jnp.zeros((), jnp.float32)
-        inputs = corruption.corrupt(jax.random.fold_in(noise_key, 0), targets, self.ids, self.corruption)
+        objective = jnp.zeros((), jnp.float32)
         for stage in range(1, self.num_stages + 1):
             hidden = module.network.decode(inputs, plan, dropout_key=subkey(dropout_key, stage)).hidden
-            logits = module.network.logits(hidden)
-            loss, prediction, stage_metrics = self._stage_metrics(stage, logits, targets, weights)
-            total = total + loss / self.num_stages
+            logits, total = module.network.logits(hidden), totals["first" if stage == 1 else "tokens"]
+            loss, prediction, stage_metrics = self._stage_metrics(stage, logits, targets, weights, total)
+            objective = objective + loss / self.num_stages
             metrics.update(stage_metrics)
-            # An argmax has no gradient, so nothing flows back through the hand-over.
-            inputs = corruption.hand_over(
-                jax.random.fold_in(noise_key, stage), prediction, targets, self.ids, self.corruption
-            )
+            if self.rejecter:
+                right = prediction == targets
+                loss, found = _rejecter_metrics(stage, module.rejecter(hidden), right, inside, totals["tokens"])
+                objective = objective + self.loss.rejecter_loss_weight * loss / self.num_stages
+                metrics.update(found)
+            if stage < self.num_stages:
+                # An argmax has no gradient, so nothing flows back through the hand-over.
+                inputs = corruption.hand_over(features[_noise_name(stage + 1)], prediction, targets)
+                weights = inside
+        if length_logits is not None:
+            loss, found = self._length_metrics(length_logits, targets, totals["rows"])
+            objective = objective + self.loss.length_loss_weight * loss
+            metrics.update(found)
+        metrics["loss"] = objective
+        return objective, metrics
+
+    def _length_metrics(self, length_logits: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
+        """The length loss, a mean over `total` rows, and its metrics."""
         lengths = (targets != PAD_ID).sum(-1)
         rows = (lengths > 0).astype(jnp.float32)
-        length_loss = losses.length_loss(length_logits, lengths, rows)
+        is_token = self.length_predictor == "token"
+        per_row = (losses.length_cross_entropy if is_token else losses.length_squared_error)(length_logits, lengths)
+        loss = losses.weighted_mean(per_row, rows, total)
         right = (length_logits.argmax(-1) + 1 == lengths).astype(jnp.float32)
-        metrics["loss/length"] = length_loss
-        metrics["length_accuracy"] = losses.weighted_mean(right, rows)
-        metrics["loss"] = total + self.loss.length_loss_weight * length_loss
-        return metrics["loss"], metrics
+        return loss, {"loss/length": loss, "length_accuracy": losses.weighted_mean(right, rows, total)}
 
     def decode(
-        self, params: PyTree, source: Array, key: Array, config: Refinement, num_steps: Array | None = None
+        self,
+        params: PyTree,
+        source: Array,
+        key: Array,
+        config: Refinement,
+        num_steps: Array | None = None,
+        *,
+        lengths: Array | None = None,
+        rescorer: Rescorer | None = None,
     ) -> Hypotheses:
         """Translates a batch; see `padir_decoding.decode`."""
-        return padir_decoding.decode(self, params, source, key, config, num_steps)
+        return padir_decoding.decode(self, params, source, key, config, num_steps, lengths=lengths, rescorer=rescorer)
+
+
+def _noise_name(stage: int) -> str:
+    return f"decoder_noise_tokens/stage_{stage}"
+
+
+def _rejecter_metrics(stage: int, logits: Array, right: Array, weights: Array, total: Array) -> tuple[Array, Metrics]:
+    """A learnt rejecter's loss in one stage, a mean over `total` weights, and its metrics."""
+    loss = losses.weighted_mean(losses.binary_cross_entropy(logits, right), weights, total)
+    accuracy = losses.weighted_mean(((logits > 0) == right).astype(jnp.float32), weights, total)
+    return loss, {f"loss/rejecter_stage_{stage}": loss, f"rejecter_accuracy/stage_{stage}": accuracy}

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import nnx, struct
 
+from padir.decoding import t5x_compat
+from padir.decoding.length_beam import with_neighbours
 from padir.decoding.refinement import Refinement, drop_repeats, refine
 from padir.decoding.sampling import forbid_reserved
-from padir.decoding.state import Hypotheses
+from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
 from padir.length import top_lengths
 from padir.masks import length_mask
 from padir.models.base import BaseModel
-from padir.network import DecodePlan, EncoderDecoder
+from padir.models.rescoring import Rescorer
+from padir.network import DecodePlan
 from padir.types import PAD_ID, Array, PyTree
 
 
 def decode(
-    model: BaseModel, params: PyTree, source: Array, key: Array, config: Refinement, num_steps: Array | None = None
+    model: BaseModel,
+    params: PyTree,
+    source: Array,
+    key: Array,
+    config: Refinement,
+    num_steps: Array | None = None,
+    *,
+    lengths: Array | None = None,
+    rescorer: Rescorer | None = None,
 ) -> Hypotheses:
     """Translates a batch.
 
@@ -25,74 +37,214 @@ def decode(
       model: a `PadirModel`.
       params: parameters.
       source: [B, Ls] int32.
-      key: randomness of the start, where it is random.
+      key: randomness of the start and of sampling, where they are random; the same for every batch, so that a
+        translation depends on its source alone.
       config: steps and policies (static).
       num_steps: [] int32, overrides the steps of `config` without compiling anew; see `refine`.
+      lengths: [B] or [B, k] int32, target lengths to use, EOS counted, instead of the k = config.num_hypotheses
+        likeliest ones. One beyond [1, max_target_length] is clipped, which concerns no other row.
+      rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step.
 
     Returns:
-      `Hypotheses` with K = config.num_hypotheses and L = max_target_length.
+      `Hypotheses` with K = k · config.length_beam · config.parallel_starts and L = max_target_length.
 
     Raises:
-      PadirError: more hypotheses than lengths.
+      PadirError: what `check` refuses, `lengths` of another shape, a rescorer of another vocabulary.
     """
-    if config.num_hypotheses > model.max_target_length:
-        raise PadirError(
-            f"Refinement.num_hypotheses: {config.num_hypotheses} exceeds the "
-            f"{model.max_target_length} lengths there are"
-        )
+    check(model, config)
+    if rescorer is not None:
+        rescorer.check(model.ids)
+        if config.t5x_compat:
+            raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     encoded, length_logits = model.encode(params, source)
-    lengths, _ = top_lengths(length_logits, config.num_hypotheses, model.max_target_length)
-    # A row that only pads the batch gets the shortest length: it must not widen the others' bucket.
-    lengths = jnp.where((source != PAD_ID).any(-1, keepdims=True), lengths, 1)
+    live = (source != PAD_ID).any(-1)
+    ranked = _ranked_lengths(model, config, length_logits, lengths, live.shape[0])
+    lengths = _hypothesis_lengths(model, config, ranked, live)
+    length_log_probs = jnp.zeros(lengths.shape)
+    if length_logits is not None:
+        length_log_probs = jnp.take_along_axis(jax.nn.log_softmax(length_logits), lengths - 1, axis=1)
+    job = _Job(params, encoded, source, live, lengths, length_log_probs, key, num_steps, rescorer)
+    if config.t5x_compat:
+        return _refine_as_released(model, job, config)
     # One compiled branch per padded length, chosen on device: no round trip to ask how long it will be.
     buckets = [*(b for b in config.target_buckets if b < model.max_target_length), model.max_target_length]
-    branches = [lambda *args, bucket=bucket: _refine(model, *args, bucket=bucket, config=config) for bucket in buckets]
+    branches = [lambda job, bucket=bucket: _refine(model, job, bucket, config) for bucket in buckets]
     index = jnp.searchsorted(jnp.asarray(buckets), lengths.max())
-    return jax.lax.switch(index, branches, params, encoded, source, lengths, key, num_steps)
+    return jax.lax.switch(index, branches, job)
 
 
-def _refine(
-    model: BaseModel,
-    params: PyTree,
-    encoded: Array,
-    source: Array,
-    lengths: Array,
-    key: Array,
-    num_steps: Array | None,
-    *,
-    bucket: int,
-    config: Refinement,
-) -> Hypotheses:
-    """Refines hypotheses of the given lengths [B, K], all at most `bucket`."""
-    network = model.module(params).network
-    rows = lengths.reshape(-1)
-    inside = length_mask(rows, bucket)
-    start = config.start(key, rows, bucket, model.ids)
-    plan = network.plan(encoded, source, start)
-    live = jnp.repeat((source != PAD_ID).any(-1), lengths.shape[1])
-    state = refine(lambda tokens: step_logits(model, network, tokens, plan), start, rows, live, config, num_steps)
+def check(model: BaseModel, config: Refinement) -> None:
+    """Refuses a configuration that this model cannot decode with.
+
+    Raises:
+      PadirError: more hypotheses than lengths, or a rejecter's policy without a rejecter.
+    """
+    _check_lengths("Refinement.num_hypotheses", config.num_hypotheses, config, model.max_target_length)
+    if config.remask.needs_rejecter and not model.rejecter:
+        raise PadirError("Refinement.remask: RemaskRejected needs a model trained with PadirModel.rejecter = True")
+
+
+@struct.dataclass
+class _Job:
+    """What a compiled branch works on: arrays, and everything made of them.
+
+    Attributes:
+      params, source, key, num_steps, rescorer: as `decode` takes them.
+      encoded: [B, Ls, E].
+      live: [B] bool, False for sources that only pad the batch.
+      lengths: [B, K] int32, of every hypothesis.
+      length_log_probs: [B, K] float32, theirs by the length predictor; 0 without one.
+    """
+
+    params: PyTree
+    encoded: Array
+    source: Array
+    live: Array
+    lengths: Array
+    length_log_probs: Array
+    key: Array
+    num_steps: Array | None
+    rescorer: Rescorer | None
+
+
+def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:
+    if count * config.length_beam > longest:
+        times = f" times length_beam {config.length_beam}" if config.length_beam > 1 else ""
+        raise PadirError(
+            f"{name}: {count}{times} exceeds the {longest} lengths there are; "
+            f"choose at most {longest // config.length_beam}"
+        )
+
+
+def _ranked_lengths(
+    model: BaseModel, config: Refinement, length_logits: Array | None, given: Array | None, batch: int
+) -> Array:
+    """The lengths to try, given or predicted: [B, k] int32, the most important first."""
+    if given is None:
+        if length_logits is None:
+            raise PadirError("decode: a model with the length predictor 'oracle' needs the lengths of its targets")
+        return top_lengths(length_logits, config.num_hypotheses, model.max_target_length)[0]
+    given = jnp.asarray(given, jnp.int32)
+    if given.ndim not in (1, 2) or given.shape[0] != batch or not given.size:
+        raise PadirError(f"decode: lengths of shape {given.shape} are not [{batch}] or [{batch}, k]")
+    given = given.reshape(batch, -1)
+    if config.length_beam > 1:
+        _check_lengths("decode: lengths given", given.shape[1], config, model.max_target_length)
+    return given
+
+
+def _hypothesis_lengths(model: BaseModel, config: Refinement, ranked: Array, live: Array) -> Array:
+    """The length of every hypothesis, parallel starts of one length side by side: [B, k] → [B, K] int32."""
+    # A row that only pads the batch gets the shortest length: it must not widen the others' bucket.
+    ranked = jnp.where(live[:, None], ranked, 1)
+    if config.t5x_compat:
+        return t5x_compat.hypothesis_lengths(ranked, config, model.max_target_length)
+    clipped = jnp.clip(ranked, 1, model.max_target_length)
+    lengths = with_neighbours(clipped, config.length_beam, model.max_target_length)
+    return jnp.repeat(jnp.where(live[:, None], lengths, 1), config.parallel_starts, axis=1)
+
+
+def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hypotheses:
+    """Refines hypotheses whose lengths are all at most `bucket`."""
+    module = model.module(job.params)
+    lengths = job.lengths.reshape(-1)
+    inside = length_mask(lengths, bucket)
+    start_key, sampling_key = jax.random.split(job.key)
+    start = _start(model, start_key, job.lengths, config)[:, :bucket]
+    plan = module.network.plan(job.encoded, job.source, start)
+
+    def step(tokens: Array) -> StepOutput:
+        output = _decoder_pass(module, tokens, plan, config)
+        return output.replace(logits=forbid_reserved(output.logits, model.ids))
+
+    live = jnp.repeat(job.live, job.lengths.shape[1])
+    hypotheses = job.lengths.shape[1]
+    state = refine(step, start, lengths, live, config, job.num_steps, key=sampling_key, hypotheses=hypotheses)
     tokens = drop_repeats(state.proposal, inside) if config.drop_repeats else state.proposal
-    scores = config.rank(state.log_probs, inside).reshape(lengths.shape)
-
+    log_probs, counted = state.log_probs, inside
+    if job.rescorer is not None:
+        by_source = tokens.reshape(*job.lengths.shape, bucket)
+        log_probs = job.rescorer.token_log_probs(job.source, by_source).reshape(tokens.shape)
+        counted = tokens != PAD_ID
+    scores = config.rank(log_probs, counted, job.length_log_probs.reshape(-1)).reshape(job.lengths.shape)
     order = jnp.argsort(-scores, axis=-1, stable=True)
-    pad = ((0, 0), (0, 0), (0, model.max_target_length - bucket))
-    trace = None
-    if state.trace is not None:
-        best = jnp.arange(lengths.shape[0]) * lengths.shape[1] + order[:, 0]
-        trace = jax.tree.map(lambda field: jnp.pad(field[:, best], pad), state.trace)
-    ranked = {
-        "tokens": jnp.pad(tokens.reshape(*lengths.shape, bucket), pad),
+    return _ranked(state, tokens, scores, job.lengths, order, model.max_target_length)
+
+
+def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypotheses:
+    """Refines as the T5X release does: one bucket, any id allowed, the decoder's mask made anew in every step."""
+    module = model.module(job.params)
+    longest = model.max_target_length
+    start = t5x_compat.start(config, job.key, job.lengths.reshape(-1), longest, model.ids)
+
+    def step(tokens: Array) -> StepOutput:
+        return _decoder_pass(module, tokens, module.network.plan(job.encoded, job.source, tokens), config)
+
+    live = jnp.repeat(job.live, job.lengths.shape[1])
+    state = t5x_compat.refine(step, start, live, config, job.num_steps)
+    tokens, scores = t5x_compat.finish(state, start)
+    scores = scores.reshape(job.lengths.shape)
+    return _ranked(state, tokens, scores, job.lengths, t5x_compat.best_first(scores), longest)
+
+
+def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> Array:
+    """The first hypotheses: lengths [B, K] int32 → tokens [B·K, max_target_length] int32."""
+    ways = config.parallel_starts
+    starts = [
+        config.start(
+            jax.random.fold_in(key, way), lengths[:, way::ways].reshape(-1), model.max_target_length, model.ids
+        )
+        for way in range(ways)
+    ]
+    return jnp.stack(starts, axis=1).reshape(lengths.size, -1)
+
+
+def _decoder_pass(module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement) -> StepOutput:
+    """One decoder pass, tokens [N, L] int32, and of what it makes as much as the configuration asks for."""
+    output = module.network.decode(tokens, plan)
+    step = StepOutput(module.network.logits(output.hidden))
+    if config.remask.needs_rejecter:
+        step = step.replace(rejecter_logits=module.rejecter(output.hidden))
+    if config.return_attentions:
+        step = step.replace(self_attentions=output.self_attentions, cross_attentions=output.cross_attentions)
+    return step
+
+
+def _ranked(
+    state: RefinementState, tokens: Array, scores: Array, lengths: Array, order: Array, max_length: int
+) -> Hypotheses:
+    """The result: tokens [N, L], scores, lengths and order (best first) [B, K] → `Hypotheses`."""
+    more = max_length - tokens.shape[1]
+    tokens = jnp.pad(tokens, ((0, 0), (0, more)))
+    fields = {
+        "tokens": tokens.reshape(*lengths.shape, max_length),
         "scores": scores,
         "predicted_lengths": lengths,
         "steps_run": state.steps_run.reshape(lengths.shape),
     }
-    ranked = {name: _reorder(field, order) for name, field in ranked.items()}
-    return Hypotheses(**ranked, batch_steps=state.step, trace=trace)
+    fields = {name: _reorder(field, order) for name, field in fields.items()}
+    trace = None
+    if state.trace is not None:
+        best = jnp.arange(lengths.shape[0]) * lengths.shape[1] + order[:, 0]
+        trace = _padded(jax.tree.map(lambda field: field[:, best], state.trace), more)
+    return Hypotheses(**fields, batch_steps=state.step, trace=trace)
 
 
-def step_logits(model: BaseModel, network: EncoderDecoder, tokens: Array, plan: DecodePlan) -> Array:
-    """One refinement pass: tokens [N, L] int32 → logits [N, L, V] float32, reserved ids forbidden."""
-    return forbid_reserved(network.logits(network.decode(tokens, plan).hidden), model.ids)
+def _padded(trace: Trace, more: int) -> Trace:
+    """Pads the target positions of a trace."""
+
+    def pad(field: Array | None, axes: tuple[int, ...]) -> Array | None:
+        if field is None:
+            return None
+        return jnp.pad(field, [(0, more if axis - field.ndim in axes else 0) for axis in range(field.ndim)])
+
+    return Trace(
+        pad(trace.inputs, (-1,)),
+        pad(trace.proposals, (-1,)),
+        pad(trace.log_probs, (-1,)),
+        pad(trace.self_attentions, (-2, -1)),
+        pad(trace.cross_attentions, (-2,)),
+    )
 
 
 def _reorder(field: Array, order: Array) -> Array:

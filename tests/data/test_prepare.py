@@ -21,6 +21,10 @@ def prepare(task, output_dir, **settings):
     return prepare_lib.prepare(task, output_dir, PrepareSettings(**settings))
 
 
+def train_vocabulary(task, output, **settings):
+    return prepare_lib.train_vocabulary(task, output, PrepareSettings(**settings))
+
+
 @pytest.fixture
 def corpus(tmp_path):
     for name, lines in (("src", SOURCES), ("tgt", TARGETS)):
@@ -127,6 +131,105 @@ def test_the_vocabulary_learns_from_a_sample(corpus):
     assert manifest.settings["vocabulary_sentences"] == 9
 
 
+def test_a_vocabulary_alone_is_the_one_that_preparation_trains(corpus, capfd):
+    output = corpus / "made" / "here.model"
+    trained = train_vocabulary(task(corpus), output, num_pieces=8)
+    prepare(task(corpus), corpus / "out", num_pieces=8)
+    assert output.read_bytes() == (corpus / "out" / "vocabulary.model").read_bytes()
+    # Both sides of the five train pairs.
+    assert f"{output}: 8 pieces learnt from 10 of 10 sentences, SHA-256 {trained.hash}\n" in capfd.readouterr().err
+    assert [path.name for path in output.parent.iterdir()] == ["here.model"]
+
+
+def test_one_vocabulary_serves_several_sets(corpus):
+    trained = train_vocabulary(task(corpus), corpus / "joint.model", num_pieces=8, model_type="bpe")
+    given = {"vocabulary": str(corpus / "joint.model")}
+    reverse = {"train": ("tgt", "src"), "validation": None}
+    for name, made in (("forth", task(corpus)), ("back", task(corpus, **reverse))):
+        manifest = prepare(made, corpus / name, **given)
+        assert (manifest.vocabulary_hash, manifest.num_pieces) == (trained.hash, 8)
+        assert manifest.settings["vocabulary"] == trained.hash
+    with pytest.raises(PadirError, match=f"prepared with vocabulary='{trained.hash}', now asked for None"):
+        prepare(task(corpus), corpus / "forth", num_pieces=8)
+
+
+def test_a_vocabulary_learns_from_a_seeded_sample(corpus, capfd):
+    (corpus / "src").write_text("".join(f"{letter}\n" for letter in "abcdefghij"))
+    (corpus / "tgt").write_text("".join(f"{letter}\n" for letter in "klmnopqrst"))
+    # "▁", 4 letters and 3 reserved ids: the whole text of 20 letters would not fit, so only the sample was learnt.
+    options = {"num_pieces": 8, "vocabulary_sentences": 4}
+    models = {}
+    for name, seed in (("one", 0), ("two", 0), ("three", 1)):
+        train_vocabulary(task(corpus), corpus / name, **options, vocabulary_seed=seed)
+        assert f"{corpus / name}: 8 pieces learnt from 4 of 20 sentences" in capfd.readouterr().err
+        models[name] = (corpus / name).read_bytes()
+    assert models["one"] == models["two"] != models["three"]
+
+
+def test_vocabularies_that_cannot_be_made(corpus):
+    output = corpus / "made.model"
+    with pytest.raises(PadirError, match=r"num_pieces=5000 is more than 10 training sentences support; the largest"):
+        train_vocabulary(task(corpus), output, num_pieces=5000)
+    with pytest.raises(PadirError, match=r"PrepareSettings.vocabulary names a vocabulary, 'x.model'; to train one"):
+        train_vocabulary(task(corpus), output, vocabulary="x.model")
+    assert not output.exists()
+    output.write_text("dear to somebody")
+    with pytest.raises(PadirError, match=r"made.model: exists already; choose another output or delete it"):
+        train_vocabulary(task(corpus), output, num_pieces=8)
+    assert output.read_text() == "dear to somebody"
+
+
+def test_character_coverage_and_byte_fallback_reach_the_model(corpus):
+    # 999 plain characters in a thousand: at a coverage of 0.98 the rarest one needs no piece.
+    (corpus / "src").write_text("abab\n" * 200 + "☃\n")
+    (corpus / "tgt").write_text("abab\n" * 201)
+    full = train_vocabulary(task(corpus), corpus / "full", num_pieces=8)
+    most = train_vocabulary(task(corpus), corpus / "most", num_pieces=7, character_coverage=0.98)
+    spelt = train_vocabulary(
+        task(corpus), corpus / "spelt", num_pieces=7 + 256, character_coverage=0.98, byte_fallback=True
+    )
+    assert full.decode(full.encode("☃")) == "☃" and 2 not in full.encode("☃")
+    assert 2 in most.encode("☃")
+    assert spelt.decode(spelt.encode("☃")) == "☃"
+    assert len(spelt.encode("☃")) == 1 + len("☃".encode())
+
+
+def test_text_that_is_normalised_to_nothing_counts_as_empty(corpus):
+    (corpus / "src").write_text("ab\n\u200b\nb\n")
+    (corpus / "tgt").write_text("cd\ndc\n\u200e\n")
+    manifest = prepare(task(corpus), corpus / "out", num_pieces=8)
+    for name in ("train", "validation"):
+        split = manifest.splits[name]
+        assert (split.num_examples, split.skipped_empty, split.dropped) == (1, 2, 0)
+        assert PreparedSet.open(corpus / "out").split(name)[0].source_text == "ab"
+    assert "train: 1 pairs, longest 4 source and 4 target tokens, 2 skipped as empty" in manifest.summary()
+    (corpus / "src").write_text("ab\n\u200b\n\u200b\n")
+    with pytest.raises(PadirError, match=r"split train .* is empty \(0 dropped as too long, 3 skipped as empty\)"):
+        prepare(task(corpus, train=("src", "tgt")), corpus / "none", vocabulary=str(corpus / "out/vocabulary.model"))
+
+
+def test_bars_know_their_totals_where_these_are_known(corpus, monkeypatch):
+    totals = []
+    bar = prepare_lib.progress
+
+    def progress(items, *, label, unit, total=None):
+        totals.append((label, unit, total))
+        return bar(items, label=label, unit=unit, total=total)
+
+    monkeypatch.setattr(prepare_lib, "progress", progress)
+    prepare(task(corpus), corpus / "out", num_pieces=8)
+    # Files are not read just to count them: the train split is counted while the vocabulary is learnt.
+    assert totals == [
+        ("vocabulary text", "sentences", None),
+        ("prepare train", "pairs", 5),
+        ("prepare validation", "pairs", None),
+    ]
+    totals.clear()
+    options = {"num_train": 60, "num_validation": 10, "num_test": 0}
+    prepare(TaskConfig("tasks.synthetic", "pair", options), corpus / "set", num_pieces=90)
+    assert [total for _, _, total in totals] == [120, 60, 10]
+
+
 def test_synthetic_task(tmp_path):
     options = {"num_train": 60, "num_validation": 10, "num_test": 12}
     manifest = prepare(
@@ -162,7 +265,7 @@ def test_skipped_pairs_are_counted(corpus):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (("tasks.nope", {}), "no module 'tasks.nope'; padir comes with tasks.synthetic, tasks.text_files"),
+        (("tasks.nope", {}), "no module 'tasks.nope'; padir comes with tasks.synthetic, tasks.text_files, tasks.wmt"),
         (("nope.nope", {}), "no module 'nope.nope'; padir comes with"),
         (("padir.errors", {}), "module 'padir.errors' has no function register"),
         (("tasks.synthetic", {"number": 3}), "no option 'number'; it has num_train, num_validation, num_test, ambig"),

@@ -177,13 +177,25 @@ def test_damaged_files_are_named(prepared):
     whole = shard.read_bytes()
     shard.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(PadirError, match=r"train-00001\.array_record: damaged"):
-        PreparedSet.open(prepared).split("train").read([8])
+        PreparedSet.open(prepared).split("train")
     shard.unlink()
     with pytest.raises(PadirError, match=r"train-00001\.array_record: damaged"):
-        PreparedSet.open(prepared).split("train").read([8])
+        PreparedSet.open(prepared).split("train")
     np.save(prepared / "train.lengths.npy", np.zeros((3, 2), np.int32))
     with pytest.raises(PadirError, match=r"train\.lengths\.npy: damaged \(3 rows, not 25\)"):
         PreparedSet.open(prepared).split("train")
+
+
+def test_a_full_disk_is_named(tmp_path):
+    """/dev/full fails every write, as a full disk does; ArrayRecord notices when it flushes."""
+    (tmp_path / "train-00000.array_record.tmp").symlink_to("/dev/full")
+    writer = SplitWriter(tmp_path, "train", 2)
+    source, target, source_text, target_text = pair(0)
+    message = r"train-00000\.array_record: cannot be written \(.*No space left on device"
+    with pytest.raises(PadirError, match=message):
+        for _ in range(2):
+            writer.write(source, target, source_text.encode(), target_text.encode())
+    assert not (tmp_path / "train-00000.array_record").exists()
 
 
 def test_task_options_must_be_json():

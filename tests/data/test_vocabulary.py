@@ -8,6 +8,7 @@ import pytest
 from padir.data import vocabulary as vocabulary_lib
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.types import TokenIds
 
 SENTENCES = ["the old dog sleeps", "a young cat runs", "der alte Hund schläft", "eine junge Katze läuft"] * 5
 
@@ -21,17 +22,16 @@ def model(tmp_path_factory):
 
 def test_ids_follow_the_data_contract(model):
     vocabulary = Vocabulary.load(model)
-    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+    assert vocabulary.pieces([0, 1, 2, 3])[:3] == ["<pad>", "</s>", "<unk>"]
     assert vocabulary.num_pieces == 32
-    assert vocabulary.unpadded_size == 132
-    assert vocabulary.size == 256
-    assert (vocabulary.mask_id, vocabulary.bos_id, vocabulary.length_id) == (131, 130, 129)
+    ids = vocabulary.ids
+    assert (ids.unpadded_size, ids.vocab_size, ids.mask_id, ids.bos_id, ids.length_id) == (132, 256, 131, 130, 129)
 
 
-def test_32000_pieces_give_the_sizes_of_the_paper(model):
-    vocabulary = Vocabulary.load(model)
-    vocabulary.num_pieces = 32_000
-    assert (vocabulary.unpadded_size, vocabulary.size) == (32_100, 32_128)
+def test_32000_pieces_give_the_sizes_of_the_paper():
+    ids = TokenIds(32_000)
+    assert (ids.unpadded_size, ids.vocab_size) == (32_100, 32_128)
+    assert (ids.mask_id, ids.bos_id, ids.length_id) == (32_099, 32_098, 32_097)
 
 
 @pytest.mark.parametrize("text", SENTENCES[:4])
@@ -50,13 +50,13 @@ def test_encode_batch_equals_encode(model):
 def test_decode_cuts_at_eos_and_drops_pad_and_reserved_ids(model):
     vocabulary = Vocabulary.load(model)
     first, second = vocabulary.encode("the dog"), vocabulary.encode("sleeps")
-    ids = [vocabulary.length_id, vocabulary.bos_id, *first, 0, vocabulary.mask_id, 1, *second]
+    ids = [vocabulary.ids.length_id, vocabulary.ids.bos_id, *first, 0, vocabulary.ids.mask_id, 1, *second]
     assert vocabulary.decode(ids) == "the dog"
 
 
 def test_pieces_name_every_id(model):
     vocabulary = Vocabulary.load(model)
-    ids = [vocabulary.mask_id, vocabulary.bos_id, vocabulary.length_id, 1, 0, 2, 100, 255]
+    ids = [131, 130, 129, 1, 0, 2, 100, 255]
     assert vocabulary.pieces(ids) == ["<mask>", "<s>", "<len>", "</s>", "<pad>", "<unk>", "<100>", "<255>"]
     assert "".join(vocabulary.pieces(vocabulary.encode("the dog"))) == "▁the▁dog"
 
@@ -97,6 +97,9 @@ def test_too_few_pieces_and_no_text(tmp_path):
         vocabulary_lib.train(SENTENCES, tmp_path / "v.model", num_pieces=8)
     with pytest.raises(PadirError, match="no training text"):
         vocabulary_lib.train([], tmp_path / "v.model", num_pieces=8)
+    for unusable in (["\u200b"] * 5, ["x" * 5000] * 3):
+        with pytest.raises(PadirError, match=f"no usable text in {len(unusable)} training sentences"):
+            vocabulary_lib.train(unusable, tmp_path / "v.model", num_pieces=8)
     assert not list(tmp_path.iterdir())
 
 

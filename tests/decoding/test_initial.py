@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from padir.decoding.initial import StartWithMask, StartWithRandom
+from padir.decoding.initial import StartWithMask, StartWithMaskRange, StartWithRandom
+from padir.errors import PadirError
 from padir.types import TokenIds
 
 IDS = TokenIds(num_pieces=28)
@@ -14,6 +16,14 @@ KEY = jax.random.key(0)
 def test_mask_fills_each_length_up_to_its_eos():
     tokens = StartWithMask()(KEY, jnp.array([3, 0, 4, 1]), 4, IDS)
     assert tokens.tolist() == [[127, 127, 1, 0], [0, 0, 0, 0], [127, 127, 127, 1], [1, 0, 0, 0]]
+
+
+def test_mask_range_gives_each_position_its_own_mask():
+    tokens = StartWithMaskRange()(KEY, jnp.array([3, 0, 4, 1]), 4, IDS)
+    assert tokens.tolist() == [[123, 124, 1, 0], [0, 0, 0, 0], [123, 124, 125, 1], [1, 0, 0, 0]]
+    assert StartWithMaskRange()(KEY, jnp.array([2]), 125, IDS)[0, 0] == 2
+    with pytest.raises(PadirError, match="126 masks do not fit below MASK = 127"):
+        StartWithMaskRange()(KEY, jnp.array([2]), 126, IDS)
 
 
 def test_random_is_uniform_over_pieces_without_padding():

@@ -1,4 +1,4 @@
-"""The refinement loop: by hand, against a plain loop token for token, and against the T5X release."""
+"""The refinement loop: by hand, and against a plain loop token for token."""
 
 import dataclasses
 import itertools
@@ -10,9 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from padir.decoding.callbacks import OnHost
+from padir.decoding.initial import StartWithMask, StartWithRandom
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement, drop_repeats, refine
-from padir.decoding.remasking import RemaskNothing, RemaskStutter
-from padir.decoding.stopping import StopNever, StopWhenUnchanged
+from padir.decoding.remasking import (
+    RemaskAny,
+    RemaskLinear,
+    RemaskNothing,
+    RemaskRejected,
+    RemaskStutter,
+    RemaskWorst,
+    RemaskWorstPercent,
+)
+from padir.decoding.replacement import ReplaceWithInitial, ReplaceWithPrevious, ReplaceWithSummedLogits
+from padir.decoding.sampling import Sampling
+from padir.decoding.state import StepOutput
+from padir.decoding.stopping import StopNever, StopPolicy, StopWhenConfident, StopWhenUnchanged
 from padir.errors import PadirError
 from padir.masks import length_mask
 
@@ -20,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 M = 7  # stands for MASK in the worked examples
 VOCAB = 8
+KEY = jax.random.key(7)
 # A decoder that knows "2 3 4 1" but finds a token only when the one on its left is right; else it says 5.
 ANSWER = jnp.array([2, 3, 4, 1])
 CONFIDENCE = 4.0
@@ -112,7 +127,7 @@ class TestByHand:
 
 
 @dataclasses.dataclass(frozen=True)
-class _StopRow:
+class _StopRow(StopPolicy):
     """Stops one row once its second token, as read, is `from_step_input`."""
 
     row: int
@@ -123,7 +138,7 @@ class _StopRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class _StopWhenSumIsDivisible:
+class _StopWhenSumIsDivisible(StopPolicy):
     """A rule that often ends a row before its tokens have settled."""
 
     divisor: int = 3
@@ -132,152 +147,247 @@ class _StopWhenSumIsDivisible:
         return next_tokens.sum(-1) % self.divisor == 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _RemaskUnsure:
-    """Remasks what is less likely than a threshold."""
+def steps_by_hand(logits, rows, lengths, **options):
+    """The loop on logits that do not depend on what is read: tokens of each step's input and proposal."""
+    config = Refinement(return_trace=True, **options)
+    logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (*np.shape(rows), VOCAB))
+    state = refine(lambda _: logits, jnp.asarray(rows), jnp.asarray(lengths), jnp.ones(len(rows), bool), config)
+    return state
 
-    threshold: float = -2.1
 
-    def __call__(self, proposal, log_probs, inside):
-        return (log_probs < self.threshold) & inside
+# Five positions that say 2 3 4 5 1, less sure from position to position but for the third, which is the least sure.
+SURE = jnp.array([5.0, 4.0, 1.0, 3.0, 0.5])[:, None] * jax.nn.one_hot(jnp.array([2, 3, 4, 5, 1]), VOCAB)
+
+
+class TestSchedulesByHand:
+    def test_mask_predict_hides_fewer_and_fewer(self):
+        """Four tokens before EOS, four steps: 3, 2, 1 and 0 of them are hidden again."""
+        state = steps_by_hand(
+            SURE, [[M, M, M, M, 1]], [5], num_steps=4, remask=RemaskLinear(), rewrite_only_remasked=True
+        )
+        assert state.trace.inputs[:, 0].tolist() == [
+            [M, M, M, M, 1],
+            [2, M, M, M, 1],
+            [2, 3, M, M, 1],
+            [2, 3, M, 5, 1],
+        ]
+        assert (state.trace.proposals == jnp.array([2, 3, 4, 5, 1])).all()
+        # EOS was never predicted: it is known.
+        assert state.log_probs[0, 4] == 0 and (state.log_probs[0, :4] < 0).all()
+
+    def test_a_schedule_goes_on_though_nothing_changed(self):
+        """One token before EOS of ten steps: hidden after none; two tokens: one is, in the first five."""
+        rows, lengths = [[M, 1, 0, 0, 0], [M, M, 1, 0, 0]], [2, 3]
+        options = {"num_steps": 10, "remask": RemaskLinear(), "stop": StopWhenUnchanged()}
+        state = steps_by_hand(SURE, rows, lengths, **options)
+        assert state.trace.inputs[:7, 1].tolist() == [[M, M, 1, 0, 0]] + 5 * [[2, M, 4, 0, 0]] + [[2, 3, 4, 0, 0]]
+        assert state.steps_run.tolist() == [2, 7]
+
+    def test_what_was_not_hidden_keeps_token_and_probability(self):
+        """Position 0 says 2, and 3 once position 1 is known: too late."""
+
+        def logits(tokens):
+            known = (tokens[:, 1] == 3)[:, None, None] & (jnp.arange(3) == 0)[:, None]
+            return jnp.where(known, 9.0 * jax.nn.one_hot(3, VOCAB), SURE[jnp.array([0, 1, 4])])
+
+        initial, live = jnp.array([[M, M, 1]]), jnp.ones(1, bool)
+        options = {"num_steps": 3, "remask": RemaskLinear()}
+        kept = refine(logits, initial, jnp.array([3]), live, Refinement(rewrite_only_remasked=True, **options))
+        assert kept.proposal.tolist() == [[2, 3, 1]]
+        np.testing.assert_allclose(kept.log_probs[0, 0], 5 - np.log(np.exp(5) + 7), rtol=1e-5)
+        rewritten = refine(logits, initial, jnp.array([3]), live, Refinement(**options))
+        assert rewritten.proposal.tolist() == [[3, 3, 1]]
+
+
+class TestReplacementByHand:
+    def test_previous_tokens_undo_what_was_written(self):
+        state = steps_by_hand(
+            SURE, [[6, 6, 6, 6, 1]], [5], num_steps=2, remask=RemaskWorst(1), replace=ReplaceWithPrevious()
+        )
+        assert state.trace.inputs[1, 0].tolist() == [2, 3, 6, 5, 1]
+
+    def test_steps_vote(self):
+        """Position 0 says 2 loudly when it reads MASK and 4 softly when it reads 2."""
+
+        def logits(tokens):
+            loud = jnp.where(tokens == M, 3.0, 0.0)[..., None] * jax.nn.one_hot(2, VOCAB)
+            return loud + jnp.where(tokens == 2, 2.0, 0.0)[..., None] * jax.nn.one_hot(4, VOCAB)
+
+        config = Refinement(
+            num_steps=3, remask=RemaskWorst(1), replace=ReplaceWithSummedLogits(), stop=StopNever(), return_trace=True
+        )
+        state = refine(logits, jnp.array([[M, 1]]), jnp.array([2]), jnp.ones(1, bool), config)
+        # Sums of 2 and 4: 3 and 0, then 3 and 2, then 3 and 4.
+        assert state.trace.inputs[:, 0, 0].tolist() == [M, 2, 2]
+        assert state.trace.proposals[:, 0, 0].tolist() == [2, 4, 4]
+        assert state.tokens[0, 0] == 4
+        np.testing.assert_array_equal(state.logits_sum[0, 0], [0, 0, 3, 0, 4, 0, 0, 0])
 
 
 class TestAgainstAPlainLoop:
     """Random networks: a table of logits for the token itself and one for its left neighbour."""
 
-    ROWS, LENGTH, STEPS, SIZE = 12, 7, 6, 9
+    ROWS, LENGTH, STEPS, SIZE, HYPOTHESES = 12, 7, 6, 9, 3
 
-    def table_logits(self, seed):
-        generator = np.random.default_rng(seed)
-        own, left = generator.normal(size=(2, self.SIZE, self.SIZE)).astype(np.float32)
+    def tables(self, seed):
+        return np.random.default_rng(seed).normal(size=(2, self.SIZE, self.SIZE)).astype(np.float32)
 
-        def logits(tokens, library):
-            return own[tokens] + left[library.roll(tokens, 1, axis=-1)]
+    def remasked(self, policy, proposal, log_probs, length, step):
+        """Positions that `policy` remasks, by its definition in words."""
+        by_confidence = sorted(range(length - 1), key=lambda i: log_probs[i])
+        if isinstance(policy, RemaskAny):
+            return {i for each in policy.policies for i in self.remasked(each, proposal, log_probs, length, step)}
+        if isinstance(policy, RemaskStutter):
+            return {i for i in range(1, length) if proposal[i] == proposal[i - 1]}
+        if isinstance(policy, RemaskWorst):
+            return set(by_confidence[: policy.count])
+        if isinstance(policy, RemaskWorstPercent):
+            return set(by_confidence[: int((length - 1) * policy.percent / 100)])
+        if isinstance(policy, RemaskLinear):
+            return set(by_confidence[: (length - 1) * (self.STEPS - step - 1) // self.STEPS])
+        if isinstance(policy, RemaskRejected):
+            return {i for i in range(length) if proposal[i] % 3 == 0}
+        assert isinstance(policy, RemaskNothing)
+        return set()
 
-        own_jax, left_jax = jnp.asarray(own), jnp.asarray(left)
-        return (
-            lambda tokens: own_jax[tokens] + left_jax[jnp.roll(tokens, 1, axis=-1)],
-            lambda tokens: logits(tokens, np),
-        )
+    def draw(self, rows, config, step, hypothesis):
+        """The row alone, at its place among the hypotheses of a source."""
+        alone = np.zeros((1, self.HYPOTHESES, *rows.shape), np.float32)
+        alone[0, hypothesis] = rows
+        tokens, log_probs = config.sampling(jnp.asarray(alone), jax.random.fold_in(KEY, step))
+        return tokens[0, hypothesis].tolist(), log_probs[0, hypothesis].tolist()
 
-    def plain(self, logits_fn, initial, length, config):
+    def plain(self, tables, initial, length, config, hypothesis):
         """One row alone: lists and ifs."""
-        tokens, proposal, log_probs, steps, trace = list(initial), list(initial), [0.0] * len(initial), 0, []
-        for _ in range(config.num_steps):
-            rows = logits_fn(np.array(tokens))
-            proposal = [int(rows[i].argmax()) if i < length else 0 for i in range(len(tokens))]
-            normaliser = np.log(np.exp(rows.astype(np.float64)).sum(-1))
-            log_probs = [rows[i].max() - normaliser[i] if i < length else 0.0 for i in range(len(tokens))]
+        size = len(initial)
+        tokens, steps, trace = list(initial), 0, []
+        proposal, log_probs, hidden = list(initial), [0.0] * size, set(range(length - 1))
+        total = np.zeros((size, self.SIZE))
+        for step in range(self.STEPS):
+            rows = tables[0][tokens] + tables[1][np.roll(tokens, 1)]
+            total = total + rows
+            drawn, drawn_log_probs = self.draw(rows, config, step, hypothesis)
+            for i in range(size):
+                if not config.rewrite_only_remasked or i in hidden:
+                    proposal[i] = drawn[i] if i < length else 0
+                    log_probs[i] = drawn_log_probs[i] if i < length else 0.0
+            hidden = self.remasked(config.remask, proposal, log_probs, length, step)
             written = list(proposal)
-            for i in range(length):
-                repeats = i > 0 and proposal[i] == proposal[i - 1]
-                unsure = log_probs[i] < _RemaskUnsure.threshold
-                if (isinstance(config.remask, RemaskStutter) and repeats) or (
-                    isinstance(config.remask, _RemaskUnsure) and unsure
-                ):
+            for i in hidden:
+                if isinstance(config.replace, ReplaceWithInitial):
                     written[i] = initial[i]
-            trace.append(list(tokens))
+                elif isinstance(config.replace, ReplaceWithPrevious):
+                    written[i] = tokens[i]
+                else:
+                    written[i] = int(total[i].argmax())
+            trace.append((list(tokens), list(proposal)))
             steps += 1
             unchanged, tokens = written == tokens, written
-            if isinstance(config.stop, StopWhenUnchanged) and unchanged:
+            if hidden and isinstance(config.remask, RemaskLinear):
+                continue
+            sure = not hidden and min(log_probs[:length]) >= np.log(0.2)
+            if isinstance(config.stop, StopWhenConfident) and sure:
+                break
+            if isinstance(config.stop, StopWhenUnchanged | StopWhenConfident) and unchanged:
                 break
             if isinstance(config.stop, _StopWhenSumIsDivisible) and sum(tokens) % 3 == 0:
                 break
-        return tokens, proposal, log_probs, steps, trace
+        return tokens, list(proposal), list(log_probs), steps, trace
 
     @pytest.mark.parametrize(
-        ("remask", "stop"),
+        "options",
         [
-            (RemaskStutter(), StopWhenUnchanged()),
-            (RemaskNothing(), StopWhenUnchanged()),
-            (RemaskStutter(), StopNever()),
-            (_RemaskUnsure(), StopWhenUnchanged()),
-            (_RemaskUnsure(), _StopWhenSumIsDivisible()),
-            (RemaskStutter(), _StopWhenSumIsDivisible()),
+            {},
+            {"remask": RemaskNothing()},
+            {"stop": StopNever()},
+            {"remask": RemaskWorst(2)},
+            {"remask": RemaskWorstPercent(40.0), "stop": _StopWhenSumIsDivisible()},
+            {"remask": RemaskLinear()},
+            {"remask": RemaskLinear(), "rewrite_only_remasked": True, "stop": StopNever()},
+            {"remask": RemaskRejected(), "replace": ReplaceWithSummedLogits()},
+            {"remask": RemaskAny((RemaskStutter(), RemaskWorst(1))), "replace": ReplaceWithPrevious()},
+            {"sampling": Sampling(0.5), "stop": StopWhenConfident(0.2)},
+            {"sampling": Sampling(1.0, top_k=3), "remask": RemaskNothing()},
+            {"sampling": Sampling(1.0, top_p=0.7), "remask": RemaskWorst(2), "rewrite_only_remasked": True},
         ],
-        ids=lambda policy: type(policy).__name__,
+        ids=lambda options: "-".join(
+            str(getattr(value, "temperature", type(value).__name__)) for value in options.values()
+        ),
     )
-    def test_token_for_token(self, remask, stop):
-        config = Refinement(num_steps=self.STEPS, remask=remask, stop=stop, return_trace=True)
+    def test_token_for_token(self, options):
+        config = Refinement(num_steps=self.STEPS, return_trace=True, **options)
+
+        @jax.jit
+        def fast(tables, initial, lengths):
+            def logits(tokens):
+                found = tables[0][tokens] + tables[1][jnp.roll(tokens, 1, axis=-1)]
+                # A rejecter that dislikes tokens 0, 3, 6.
+                return StepOutput(found, rejecter_logits=jnp.where(found.argmax(-1) % 3 == 0, -1.0, 1.0))
+
+            live = jnp.ones(self.ROWS, bool)
+            return refine(logits, initial, lengths, live, config, key=KEY, hypotheses=self.HYPOTHESES)
+
         steps_seen = set()
         for seed in range(4):
             generator = np.random.default_rng(100 + seed)
             lengths = generator.integers(1, self.LENGTH + 1, self.ROWS)
             initial = generator.integers(1, self.SIZE, (self.ROWS, self.LENGTH))
             initial = np.where(np.arange(self.LENGTH) < lengths[:, None], initial, 0).astype(np.int32)
-            fast, slow = self.table_logits(seed)
-            live = np.ones(self.ROWS, bool)
-            state = refine(fast, jnp.asarray(initial), jnp.asarray(lengths), jnp.asarray(live), config)
+            tables = self.tables(seed)
+            state = jax.device_get(fast(tables, initial, lengths))
             for row in range(self.ROWS):
-                expected = self.plain(slow, initial[row].tolist(), lengths[row], config)
+                expected = self.plain(tables, initial[row].tolist(), lengths[row], config, row % self.HYPOTHESES)
                 tokens, proposal, log_probs, steps, trace = expected
                 assert state.tokens[row].tolist() == tokens
                 assert state.proposal[row].tolist() == proposal
                 np.testing.assert_allclose(state.log_probs[row], log_probs, atol=1e-5)
                 assert state.steps_run[row] == steps
-                assert state.trace.inputs[:steps, row].tolist() == trace
+                assert state.trace.inputs[:steps, row].tolist() == [read for read, _ in trace]
+                assert state.trace.proposals[:steps, row].tolist() == [written for _, written in trace]
                 steps_seen.add(steps)
             assert state.step == state.steps_run.max()
-        if not isinstance(stop, StopNever):
+        if not isinstance(config.stop, StopNever):
             assert len(steps_seen) > 2, "the examples must stop at different steps to show anything"
 
 
-@dataclasses.dataclass(frozen=True)
-class _RemaskStutterAsReleased:
-    """The release compares position 0 with the last column."""
+class TestCallbacks:
+    def test_on_host_sees_every_state_in_order(self):
+        seen = []
+        state = run([[M, M, M, M]], [4], num_steps=9, state_callback=OnHost(seen.append))
+        jax.effects_barrier()
+        assert [int(each.step) for each in seen] == [0, 1, 2, 3, 4, 5]
+        assert [each.tokens[0].tolist() for each in seen] == [
+            [M, M, M, M],
+            [2, 5, M, M],
+            [2, 3, 5, M],
+            [2, 3, 4, 5],
+            [2, 3, 4, 1],
+            [2, 3, 4, 1],
+        ]
+        assert seen[-1].done.all() and state.steps_run.tolist() == [5]
 
-    def __call__(self, proposal, log_probs, inside):
-        return (proposal == jnp.roll(proposal, 1, axis=-1)) & inside
+    def test_a_state_callback_may_meddle(self):
+        """The third token is told before every step, so the fourth is known two steps sooner."""
 
+        def tell(state):
+            return state.replace(tokens=state.tokens.at[:, 2].set(4))
 
-@pytest.fixture(scope="module")
-def sharp(release):
-    """A released model, sharp enough for stutter to occur, and its jitted logits function."""
-    opened = release("padir_tiny_tied_forced_lengths.npz")
+        state = run([[M, M, M, M]], [4], num_steps=1, state_callback=tell)
+        assert state.proposal.tolist() == [[2, 5, 5, 1]]
 
-    @jax.jit
-    def logits(params, source, tokens):
-        encoded, _ = opened.model.encode(params, source)
-        network = opened.model.module(params).network
-        # Planned anew in every step: the release may write padding inside a hypothesis, and then masks it out.
-        return network.logits(network.decode(tokens, network.plan(encoded, source, tokens)).hidden)
+    def test_a_logits_callback_may_forbid_and_look(self):
+        seen = []
 
-    return opened, logits
+        def no_five(logits, state):
+            return OnHost(lambda logits, state: seen.append((logits.shape, int(state.step))))(
+                logits.at[..., 5].set(-jnp.inf), state
+            )
 
-
-@pytest.mark.parametrize("hypotheses", [1, 3])
-@pytest.mark.parametrize(
-    ("run_name", "steps"),
-    [
-        ("MASK_PREVIOUS_TOKENS_k{}_it10_stutter0", 10),
-        ("MASK_INITIAL_TOKENS_k{}_it4_stutter1", 4),
-        ("MASK_INITIAL_TOKENS_k{}_it10_stutter1", 10),
-        ("MASK_RANGE_PREVIOUS_TOKENS_k{}_it4_stutter0", 4),
-    ],
-)
-def test_every_step_equals_the_release(sharp, run_name, steps, hypotheses):
-    opened, logits = sharp
-    prefix = f"forced/{run_name.format(hypotheses)}/"
-    sequences = opened.arrays[prefix + "trace_sequences"]
-    initial = jnp.asarray(sequences[0])
-    config = Refinement(
-        num_steps=steps,
-        remask=_RemaskStutterAsReleased() if "stutter1" in run_name else RemaskNothing(),
-        stop=StopNever(),
-        return_trace=True,
-    )
-    source = opened.arrays["encoder_input_tokens"]
-    state = refine(
-        lambda tokens: logits(opened.params, source, tokens),
-        initial,
-        (initial != 0).sum(-1),
-        jnp.ones(len(initial), bool),
-        config,
-    )
-    np.testing.assert_array_equal(state.trace.inputs, sequences[:-1])
-    np.testing.assert_array_equal(state.tokens, sequences[-1])
-    log_probs = opened.arrays[prefix + "trace_log_prob"][1:]
-    np.testing.assert_allclose(state.trace.log_probs, log_probs, atol=1e-5)
+        state = run([[M, M, M, 0]], [3], num_steps=2, logits_callback=no_five, remask=RemaskNothing())
+        jax.effects_barrier()
+        # Without 5 all other tokens are equally likely, and 0 is the first of them.
+        assert state.proposal.tolist() == [[2, 3, 0, 0]]
+        assert seen == [((1, 4, VOCAB), step) for step in range(2)]
 
 
 class TestDropRepeats:
@@ -304,11 +414,50 @@ class TestOptions:
             ({"target_buckets": (8, 4)}, r"Refinement.target_buckets: \(8, 4\) are not ascending positive lengths"),
             ({"target_buckets": (4, 4)}, "are not ascending positive lengths"),
             ({"target_buckets": (0, 4)}, "are not ascending positive lengths"),
+            ({"length_beam": 0}, "Refinement.length_beam: 0 is not at least 1"),
+            ({"parallel_starts": 0}, "Refinement.parallel_starts: 0 is not at least 1"),
+            ({"num_steps": 1, "remask": RemaskLinear()}, "num_steps: a remasking schedule needs at least 2 steps"),
+            ({"parallel_starts": 2}, "parallel_starts: 2 greedy hypotheses of one length from StartWithMask would be"),
+            ({"return_attentions": True}, "return_attentions: attentions are part of the trace; set return_trace"),
+            (
+                {"start": "mask"},
+                r"Refinement.start: 'mask' is not a policy; choose one of StartWithMask\(\), StartWithMaskRange\(\), ",
+            ),
+            ({"remask": RemaskStutter}, r"Refinement.remask: RemaskStutter is not a policy; .* RemaskLinear\(\)"),
+            ({"sampling": 0.5}, r"Refinement.sampling: 0.5 is not a policy; choose one of Sampling\(\)"),
         ],
     )
     def test_bad_ones_are_refused(self, option, message):
         with pytest.raises(PadirError, match=message):
             Refinement(**option)
+
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            ({"remask": RemaskLinear()}, "remask RemaskLinear; choose RemaskNothing"),
+            ({"stop": StopNever()}, "stop StopNever; leave StopWhenUnchanged"),
+            ({"rank": RankByLogProbability(length_weight=1.0)}, "rank RankByLogProbability"),
+            ({"sampling": Sampling(0.5)}, "sampling at temperature 0.5; leave Sampling"),
+            ({"rewrite_only_remasked": True}, "rewrite_only_remasked; set it to False"),
+            ({"length_beam": 2}, "length_beam 2; choose an odd number"),
+        ],
+    )
+    def test_what_the_release_does_not_have_is_refused(self, option, message):
+        with pytest.raises(PadirError, match=f"Refinement.t5x_compat does not reproduce {message}"):
+            Refinement(t5x_compat=True, **option)
+
+    def test_parallel_starts_need_something_random(self):
+        for option in ({"start": StartWithRandom()}, {"sampling": Sampling(1.0)}):
+            assert Refinement(parallel_starts=4, **option).parallel_starts == 4
+
+    def test_steps_as_data_leave_one_configuration(self):
+        configs = [Refinement(num_steps=steps, start=StartWithMask()).steps_as_data() for steps in (1, 4, 10)]
+        assert len({config for config, _ in configs}) == 1
+        assert [steps for _, (steps,) in configs] == [1, 4, 10]
+        schedule = Refinement(num_steps=10, remask=RemaskLinear())
+        assert schedule.steps_as_data()[0] == Refinement(num_steps=4, remask=RemaskLinear()).steps_as_data()[0]
+        traced = Refinement(num_steps=7, return_trace=True)
+        assert traced.steps_as_data() == (traced, ())
 
     def test_hashable_even_with_buckets_from_a_list(self):
         """gin binds lists; jit needs a hashable configuration."""

@@ -1,10 +1,18 @@
 """From logits to tokens."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from padir.decoding.sampling import forbid_reserved, greedy
+from padir.decoding.sampling import Sampling, forbid_reserved, greedy
+from padir.errors import PadirError
 from padir.types import TokenIds
+
+KEY = jax.random.key(0)
+DRAWS = 20_000
+# Odds 8 : 4 : 2 : 1 : 1 of tokens 3, 0, 4, 1, 2.
+ODDS = np.array([4.0, 1.0, 1.0, 8.0, 2.0])
 
 
 def test_only_pieces_other_than_padding_are_allowed():
@@ -34,3 +42,95 @@ def test_bfloat16_logits_are_normalised_in_float32():
     _, log_probs = greedy(jnp.zeros((1, 1000), jnp.bfloat16))
     assert log_probs.dtype == jnp.float32
     np.testing.assert_allclose(log_probs, -np.log(1000), rtol=1e-6)
+
+
+def frequencies(sampling, odds=ODDS):
+    """How often each token is drawn from logits log(odds)."""
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray(odds)), (1, DRAWS, len(odds)))
+    tokens, _ = jax.jit(sampling)(logits, KEY)
+    return np.bincount(np.asarray(tokens)[0], minlength=len(odds)) / DRAWS
+
+
+class TestSampling:
+    def test_the_default_is_greedy(self):
+        logits = jax.random.normal(KEY, (3, 4, 9))
+        for found, expected in zip(Sampling()(logits, KEY), greedy(logits), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+    @pytest.mark.parametrize(
+        ("sampling", "odds"),
+        [
+            (Sampling(1.0), [4, 1, 1, 8, 2]),
+            # exp(log(odds) / 0.5) = odds²
+            (Sampling(0.5), [16, 1, 1, 64, 4]),
+            (Sampling(2.0), np.sqrt(ODDS)),
+            (Sampling(1.0, top_k=1), [0, 0, 0, 1, 0]),
+            (Sampling(1.0, top_k=3), [4, 0, 0, 8, 2]),
+            # Of the two equally likely last ones, the lower id is the likelier.
+            (Sampling(1.0, top_k=4), [4, 1, 0, 8, 2]),
+            (Sampling(1.0, top_k=99), [4, 1, 1, 8, 2]),
+            # 8/16 alone hold 0.5 of the mass; for 0.51 the next one is needed, too.
+            (Sampling(1.0, top_p=0.5), [0, 0, 0, 1, 0]),
+            (Sampling(1.0, top_p=0.51), [4, 0, 0, 8, 0]),
+            (Sampling(1.0, top_p=0.875), [4, 0, 0, 8, 2]),
+            # The last two are equally likely: one of them cannot be inside without the other.
+            (Sampling(1.0, top_p=0.88), [4, 1, 1, 8, 2]),
+            (Sampling(1.0, top_p=1.0), [4, 1, 1, 8, 2]),
+            # The temperature comes first: squared odds are 64 : 16 : 4 : 1 : 1, of which 80 hold 0.93.
+            (Sampling(0.5, top_p=0.9), [16, 0, 0, 64, 0]),
+        ],
+    )
+    def test_draws_by_the_odds(self, sampling, odds):
+        expected = np.asarray(odds) / np.sum(odds)
+        found = frequencies(sampling)
+        assert not found[expected == 0].any()
+        # Four standard errors of a frequency.
+        np.testing.assert_allclose(found, expected, atol=4 * 0.5 / np.sqrt(DRAWS))
+
+    @pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.99}])
+    def test_forbidden_tokens_are_never_drawn(self, options):
+        found = frequencies(Sampling(3.0, **options), odds=[1.0, 0.0, 2.0, 0.0])
+        assert found[1] == found[3] == 0 and found[0] > 0.3
+
+    @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.6}])
+    def test_log_probabilities_are_the_models_own(self, options):
+        logits = jnp.broadcast_to(jnp.log(jnp.asarray(ODDS)), (1, 50, 5)).astype(jnp.bfloat16)
+        tokens, log_probs = Sampling(0.7, **options)(logits, KEY)
+        assert tokens.dtype == jnp.int32 and log_probs.dtype == jnp.float32
+        assert tokens.shape == log_probs.shape == (1, 50)
+        np.testing.assert_allclose(log_probs, np.log(ODDS / 16)[tokens], atol=0.01)
+
+    def test_rows_share_their_noise_and_further_positions_change_nothing(self):
+        logits = jax.random.normal(KEY, (1, 2, 6, 30))
+        sampling = Sampling(2.0)
+        tokens, _ = sampling(logits, KEY)
+        batch, _ = sampling(jnp.pad(jnp.tile(logits, (3, 1, 1, 1)), ((0, 0), (0, 2), (0, 3), (0, 0))), KEY)
+        for row in range(3):
+            np.testing.assert_array_equal(batch[row, :2, :6], tokens[0])
+        assert len(np.unique(tokens)) > 5, "each position has its own noise"
+        assert sampling(logits[0, 0, 0], KEY)[0].shape == ()
+
+    def test_the_key_decides(self):
+        logits = jnp.zeros((1, 20, 30))
+        first, again = (Sampling(1.0)(logits, KEY)[0] for _ in range(2))
+        np.testing.assert_array_equal(first, again)
+        assert (Sampling(1.0)(logits, jax.random.key(1))[0] != first).any()
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"temperature": -0.5}, r"Sampling.temperature: -0.5 is not 0 \(greedy\) or a positive number"),
+            ({"temperature": float("nan")}, "Sampling.temperature: nan"),
+            ({"temperature": float("inf")}, "Sampling.temperature: inf"),
+            ({"temperature": 1.0, "top_k": 0}, "Sampling.top_k: 0 is not None or a whole number of at least 1"),
+            ({"temperature": 1.0, "top_k": 2.5}, "Sampling.top_k: 2.5"),
+            ({"temperature": 1.0, "top_p": 0.0}, r"Sampling.top_p: 0.0 is not None or in \(0, 1\]"),
+            ({"temperature": 1.0, "top_p": 1.1}, "Sampling.top_p: 1.1"),
+            ({"temperature": 1.0, "top_k": 5, "top_p": 0.9}, "top_k and top_p contradict each other"),
+            ({"top_k": 5}, "temperature 0 is greedy and uses no top_k or top_p"),
+            ({"top_p": 0.9}, "temperature 0 is greedy and uses no top_k or top_p"),
+        ],
+    )
+    def test_contradictions_are_refused(self, options, message):
+        with pytest.raises(PadirError, match=message):
+            Sampling(**options)

@@ -14,34 +14,47 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 KEEP = {
-    "padir_tiny_tied.npz": r"(?!decode/|train_stages3|train_stages2_ls0.1_z0.0001/grad/)",
-    "padir_tiny_tied_forced_lengths.npz": (
-        r"params/|encoder_input_tokens|forced/(MASK|MASK_RANGE)_(PREVIOUS_TOKENS_k\d_it\d+_stutter0"
-        r"|INITIAL_TOKENS_k\d_it\d+_stutter1)/trace_(sequences|log_prob)"
-    ),
+    "padir_tiny_tied.npz": r"(?!train_stages3|train_stages2_ls0.1_z0.0001/grad/)",
+    "padir_tiny_tied_forced_lengths.npz": "",
 }
-WHOLE = ["hf_t5/t5_10.npz", "hf_t5/t5_11.npz", "hf_t5/t5_10/model.safetensors", "hf_t5/t5_11/model.safetensors"]
+WHOLE = {
+    f"hf_t5/{name}{theirs}": f"hf_t5/{name}{ours}"
+    for name in ("t5_10", "t5_11")
+    for theirs, ours in ((".npz", ".npz"), ("/model.safetensors", ".safetensors"), ("/config.json", ".config.json"))
+}
+# Parameters alone, without the optimizer's state.
+T5X_CHECKPOINT = {"t5x_checkpoint_0": ("checkpoint", "target.*/*", "target.*/.zarray")}
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Like np.savez_compressed, but the same arrays always make the same bytes (no time stamps)."""
+    """Like np.savez_compressed, but the same arrays always make the same bytes."""
+    contents = {}
+    for name, array in arrays.items():
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, array, allow_pickle=False)
+        contents[f"{name}.npy"] = buffer.getvalue()
+    write_zip(path, contents)
+
+
+def write_zip(path: Path, contents: dict[str, bytes]) -> None:
+    """The same contents always make the same bytes: no time stamps."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, array, allow_pickle=False)
-            info = zipfile.ZipInfo(f"{name}.npy")
+        for name, content in contents.items():
+            info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, buffer.getvalue())
+            archive.writestr(info, content)
 
 
 def main(source: Path) -> None:
     for name, pattern in KEEP.items():
         with np.load(source / name) as arrays:
             write_npz(HERE / name, {key: arrays[key] for key in arrays.files if re.match(pattern, key)})
-    for name in WHOLE:
-        target = HERE / name.replace("/model.safetensors", ".safetensors")
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / name, target)
+    for theirs, ours in WHOLE.items():
+        (HERE / ours).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / theirs, HERE / ours)
+    for name, patterns in T5X_CHECKPOINT.items():
+        files = sorted({file for pattern in patterns for file in (source / name).glob(pattern)})
+        write_zip(HERE / f"{name}.zip", {str(file.relative_to(source / name)): file.read_bytes() for file in files})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""Looking into a decode, or meddling with it, for research (layer 4).
+
+A callback is a pure, hashable function traced into the loop: it takes the state (or a step's logits and the state)
+and returns the state (or logits) that the loop goes on with. `OnHost` makes one of a function that only wants
+to look, in plain Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jax.experimental import io_callback
+
+from padir.decoding.state import RefinementState
+from padir.types import Array
+
+StateCallback = Callable[[RefinementState], RefinementState]
+LogitsCallback = Callable[[Array, RefinementState], Array]
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """Shows numpy copies of its arguments to a Python function, in the order of the steps, and changes nothing.
+
+    Decoding may return before the last calls were made: `jax.effects_barrier()` waits for them. Calls in order
+    need a decode on one device.
+
+    Attributes:
+      function: called with what the loop hands to the callback, (state) or (logits, state); result ignored.
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, first: Any, *others: Any) -> Any:
+        def call(*values: Any) -> None:
+            self.function(*values)
+
+        io_callback(call, None, first, *others, ordered=True)
+        return first

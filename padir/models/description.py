@@ -1,0 +1,26 @@
+"""A model's configuration as JSON values and back: what is kept beside parameters (layer 5)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from padir.corruption import CorruptionConfig
+from padir.models import MODELS, LossConfig, Model
+from padir.network import NetworkConfig
+from padir.types import TokenIds
+
+_PARTS = {"ids": TokenIds, "network": NetworkConfig, "loss": LossConfig, "corruption": CorruptionConfig}
+
+
+def model_to_dict(model: Model) -> dict[str, Any]:
+    """A model's configuration as plain JSON values."""
+    kind = next(name for name, cls in MODELS.items() if isinstance(model, cls))
+    return {"kind": kind, **dataclasses.asdict(model)}
+
+
+def model_from_dict(stored: dict[str, Any]) -> Model:
+    """The model that `model_to_dict` described."""
+    fields = dict(stored)
+    cls = MODELS[fields.pop("kind")]
+    return cls(**{name: _PARTS[name](**value) if name in _PARTS else value for name, value in fields.items()})

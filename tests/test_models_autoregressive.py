@@ -1,0 +1,203 @@
+"""The autoregressive model's searches: against Hugging Face, against uncached passes, and batch invariance."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from test_network import from_hugging_face, read_safetensors
+
+from padir.decoding import beam
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.decoding.sampling import Sampling
+from padir.errors import PadirError
+from padir.models import DECODE_CONFIGS, AutoregressiveModel
+from padir.network import EncoderDecoder, NetworkConfig
+from padir.types import TokenIds
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+LONGEST = 16
+ROOM = {"max_length_ratio": 1.0, "max_length_offset": 4}
+KEY = jax.random.key(5)
+MODEL = AutoregressiveModel(
+    TokenIds(num_pieces=40),
+    NetworkConfig(
+        embed_dim=16,
+        num_heads=2,
+        head_dim=8,
+        mlp_dim=32,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        tied_logits=False,
+        causal=True,
+        positional_attention=False,
+    ),
+    max_source_length=16,
+    max_target_length=LONGEST,
+)
+decode = jax.jit(MODEL.decode, static_argnums=3)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Kernels large enough for clear choices, EOS likelier than chance."""
+    params = jax.tree_util.tree_map_with_path(lambda path, x: 2.0 * x if path[-1].key == "kernel" else x, MODEL.init(3))
+    kernel = params["network"]["logits_dense"]["kernel"]
+    params["network"]["logits_dense"]["kernel"] = kernel.at[:, 1].multiply(1.5)
+    return params
+
+
+@pytest.fixture(scope="module")
+def sources():
+    """16 sentences of 2 to 9 tokens, padded to 9."""
+    generator = np.random.default_rng(0)
+    lengths = np.resize([9, 2, 5, 3, 6, 4, 8, 7], 16)
+    tokens = generator.integers(3, 40, (16, 9))
+    tokens = np.where(np.arange(9) == lengths[:, None] - 1, 1, tokens)
+    return jnp.asarray(np.where(np.arange(9) < lengths[:, None], tokens, 0), jnp.int32)
+
+
+CONFIGS = {
+    "greedy": Autoregressive(**ROOM),
+    "sampling": Autoregressive(**ROOM, sampling=Sampling(1.0, top_k=10), num_samples=3),
+    "nucleus": Autoregressive(**ROOM, sampling=Sampling(0.7, top_p=0.9)),
+    "beam": BeamSearch(**ROOM),
+    "best of beam": BeamSearch(**ROOM, num_hypotheses=1, alpha=0.6),
+}
+
+
+def assert_same(found, expected, rows=slice(None)):
+    """Tokens, lengths and steps exactly; scores within float32 rounding."""
+    for name in ("tokens", "predicted_lengths", "steps_run"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name)[rows], err_msg=name)
+    np.testing.assert_allclose(found.scores, expected.scores[rows], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nothing_but_the_source_decides_a_translation(params, sources, name):
+    config = CONFIGS[name]
+    together = decode(params, sources, KEY, config)
+    assert len(np.unique(together.predicted_lengths[:, 0])) > 3, "examples should differ in length"
+    assert len(np.unique(together.tokens[:, 0], axis=0)) > 10, "examples should differ in translation"
+    for row in range(0, 16, 3):
+        assert_same(decode(params, sources[row : row + 1], KEY, config), together, slice(row, row + 1))
+    # A wider source bucket (with more room for targets), other rows, and rows that only pad the batch.
+    order = np.array([5, 3, 0, 10])
+    wide = jnp.pad(sources[order], ((0, 12), (0, 5)))
+    found = decode(params, wide, KEY, config)
+    assert_same(jax.tree.map(lambda field: field[:4] if field.ndim else field, found), together, order)
+    assert found.batch_steps == found.steps_run[:4].max() == together.steps_run[order].max()
+    assert not found.tokens[4:].any() and not found.steps_run[4:].any()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_scores_are_those_of_uncached_teacher_forcing(params, sources, name):
+    """Whatever was written, its score is what one causal pass over it says; best first, within its limit."""
+    config = CONFIGS[name]
+    found = decode(params, sources, KEY, config)
+    network = MODEL.module(params).network
+
+    @jax.jit
+    def log_probs(inputs):
+        plan = network.plan(network.encode(sources), sources, LONGEST)
+        logits = network.logits(network.decode(inputs, plan).hidden)
+        return jax.nn.log_softmax(logits[..., 1 : MODEL.ids.num_pieces])
+
+    tokens, size = np.asarray(found.tokens), found.tokens.shape[1]
+    limits = (np.asarray(sources) != 0).sum(-1) + 4
+    inputs = np.pad(tokens, ((0, 0), (0, 0), (1, 0)))[..., :-1].reshape(-1, LONGEST)
+    each = np.asarray(log_probs(jnp.asarray(inputs))).reshape(16, size, LONGEST, -1)
+    chosen = np.take_along_axis(each, np.maximum(tokens - 1, 0)[..., None], axis=-1)[..., 0]
+    lengths = (tokens != 0).sum(-1)
+    np.testing.assert_allclose(found.scores, np.where(tokens, chosen, 0).sum(-1) / lengths**config.alpha, atol=1e-4)
+    np.testing.assert_array_equal(found.predicted_lengths, lengths)
+    assert (np.diff(found.scores, axis=1) <= 0).all()
+    ended = np.take_along_axis(tokens, lengths[..., None] - 1, axis=-1)[..., 0] == 1
+    assert (ended | (lengths == limits[:, None])).all()
+    assert tokens.max() < MODEL.ids.num_pieces and ((tokens == 1).sum(-1) <= 1).all()
+
+
+def test_a_beam_of_one_is_greedy(params, sources):
+    greedy = decode(params, sources, KEY, CONFIGS["greedy"])
+    assert_same(decode(params, sources, KEY, BeamSearch(**ROOM, beam_size=1)), greedy)
+
+
+def test_a_wider_beam_finds_likelier_translations(params, sources):
+    greedy = decode(params, sources, KEY, dataclasses.replace(CONFIGS["greedy"], alpha=0.0))
+    beam5 = decode(params, sources, KEY, BeamSearch(**ROOM, alpha=0.0))
+    assert (beam5.scores[:, 0] > greedy.scores[:, 0] - 1e-4).mean() > 0.9
+    assert (beam5.scores[:, 0] > greedy.scores[:, 0] + 1e-2).any()
+
+
+def test_samples_follow_the_key_and_differ(params, sources):
+    config = CONFIGS["sampling"]
+    first = decode(params, sources, KEY, config)
+    assert_same(decode(params, sources, KEY, config), first)
+    other = decode(params, sources, jax.random.key(6), config)
+    assert (other.tokens != first.tokens).any(axis=(1, 2)).mean() > 0.9
+    # Of three samples of a sentence, seldom all are equal.
+    assert np.mean([len(np.unique(samples, axis=0)) > 1 for samples in first.tokens]) > 0.8
+
+
+def test_another_models_configuration_is_refused(params, sources):
+    assert DECODE_CONFIGS[AutoregressiveModel] == (Autoregressive, BeamSearch)
+    with pytest.raises(PadirError, match="Refinement does not fit an AutoregressiveModel; use Autoregressive or BeamS"):
+        MODEL.decode(params, sources, KEY, Refinement())
+
+
+@pytest.fixture(scope="module", params=["t5_10", "t5_11"])
+def t5(request, golden):
+    gated = request.param == "t5_11"
+    weights = read_safetensors(Path(__file__).parent / "golden" / "hf_t5" / f"{request.param}.safetensors")
+    params = from_hugging_face(weights, layers=2, gated=gated, tied=not gated)
+    vocab_size, embed_dim = weights["shared.weight"].shape
+    config = NetworkConfig(
+        vocab_size=vocab_size,
+        embed_dim=embed_dim,
+        num_heads=2,
+        head_dim=16,
+        mlp_dim=64,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        mlp_activation="gated-gelu" if gated else "relu",
+        tied_logits=not gated,
+        causal=True,
+        positional_attention=False,
+    )
+    network = EncoderDecoder(config, nnx.Rngs(params=jax.random.key(0)))
+    nnx.update(network, nnx.State(jax.tree.map(lambda array: nnx.Param(jnp.asarray(array)), params)))
+    return network, golden(f"hf_t5/{request.param}.npz")
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("early_exit", ["exact", "current_length"])
+def test_beam_5_equals_hugging_face(t5, alpha, early_exit):
+    network, arrays = t5
+    expected = arrays[f"beam5_lp{alpha}_sequences"].reshape(4, 5, 13)[..., 1:]  # without the start token
+    # After EOS they go on with whatever their padding is.
+    expected = np.where(np.cumsum(expected == 1, axis=-1) - (expected == 1) > 0, 0, expected)
+    source = jnp.asarray(arrays["encoder_input_tokens"])
+    config = BeamSearch(alpha=alpha, early_exit=early_exit)
+
+    @jax.jit
+    def decode(source):
+        plan = network.plan(network.encode(source), source, 12)
+
+        def step(last, cache):
+            output = network.decode(last[:, None], plan, cache)
+            return network.logits(output.hidden)[:, 0], output.cache
+
+        cache = network.empty_cache(20, 12)
+        return beam.decode(step, cache, jnp.ones(4, bool), jnp.full(4, 12), 12, config)
+
+    found = decode(source)
+    np.testing.assert_array_equal(found.tokens, expected)
+    scores = arrays[f"beam5_lp{alpha}_scores"].reshape(4, 5)
+    # Their logits carry rounding of their own (see test_network), which adds up over 12 tokens.
+    np.testing.assert_allclose(found.scores, scores, atol=2e-3 if alpha == 0.0 else 5e-4)
