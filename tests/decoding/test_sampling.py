@@ -9,6 +9,8 @@ from padir.decoding.sampling import Sampling, forbid_reserved, greedy
 from padir.errors import PadirError
 from padir.types import TokenIds
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 KEY = jax.random.key(0)
 DRAWS = 20_000
 # Odds 8 : 4 : 2 : 1 : 1 of tokens 3, 0, 4, 1, 2.
@@ -72,7 +74,7 @@ class TestSampling:
             # 8/16 alone hold 0.5 of the mass; for 0.51 the next one is needed, too.
             (Sampling(1.0, top_p=0.5), [0, 0, 0, 1, 0]),
             (Sampling(1.0, top_p=0.51), [4, 0, 0, 8, 0]),
-            (Sampling(1.0, top_p=0.875), [4, 0, 0, 8, 2]),
+            (Sampling(1.0, top_p=0.87), [4, 0, 0, 8, 2]),
             # The last two are equally likely: one of them cannot be inside without the other.
             (Sampling(1.0, top_p=0.88), [4, 1, 1, 8, 2]),
             (Sampling(1.0, top_p=1.0), [4, 1, 1, 8, 2]),
@@ -95,7 +97,7 @@ class TestSampling:
     @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.6}])
     def test_log_probabilities_are_the_models_own(self, options):
         logits = jnp.broadcast_to(jnp.log(jnp.asarray(ODDS)), (1, 50, 5)).astype(jnp.bfloat16)
-        tokens, log_probs = Sampling(0.7, **options)(logits, KEY)
+        tokens, log_probs = jax.jit(Sampling(0.7, **options))(logits, KEY)
         assert tokens.dtype == jnp.int32 and log_probs.dtype == jnp.float32
         assert tokens.shape == log_probs.shape == (1, 50)
         np.testing.assert_allclose(log_probs, np.log(ODDS / 16)[tokens], atol=0.01)
@@ -103,18 +105,20 @@ class TestSampling:
     def test_rows_share_their_noise_and_further_positions_change_nothing(self):
         logits = jax.random.normal(KEY, (1, 2, 6, 30))
         sampling = Sampling(2.0)
-        tokens, _ = sampling(logits, KEY)
-        batch, _ = sampling(jnp.pad(jnp.tile(logits, (3, 1, 1, 1)), ((0, 0), (0, 2), (0, 3), (0, 0))), KEY)
+        draw = jax.jit(sampling)
+        tokens, _ = draw(logits, KEY)
+        batch, _ = draw(jnp.pad(jnp.tile(logits, (3, 1, 1, 1)), ((0, 0), (0, 2), (0, 3), (0, 0))), KEY)
         for row in range(3):
             np.testing.assert_array_equal(batch[row, :2, :6], tokens[0])
         assert len(np.unique(tokens)) > 5, "each position has its own noise"
-        assert sampling(logits[0, 0, 0], KEY)[0].shape == ()
+        assert draw(logits[0, 0, 0], KEY)[0].shape == ()
 
     def test_the_key_decides(self):
         logits = jnp.zeros((1, 20, 30))
-        first, again = (Sampling(1.0)(logits, KEY)[0] for _ in range(2))
+        draw = jax.jit(Sampling(1.0))
+        first, again = (draw(logits, KEY)[0] for _ in range(2))
         np.testing.assert_array_equal(first, again)
-        assert (Sampling(1.0)(logits, jax.random.key(1))[0] != first).any()
+        assert (draw(logits, jax.random.key(1))[0] != first).any()
 
     @pytest.mark.parametrize(
         ("options", "message"),
