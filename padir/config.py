@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gin
-from padir import benchmark, demo, distill, evaluate, models, network, optimizers, train, translate
+from padir import benchmark, convert, demo, distill, evaluate, models, network, optimizers, train, translate
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process, train_vocabulary_in_process
@@ -36,6 +36,7 @@ from padir.decoding import (
 )
 from padir.errors import PadirError
 from padir.run_directory import write_text
+from padir.theory import run as theory
 
 # What each subcommand runs.
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -47,6 +48,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "distill": distill.distill,
     "benchmark": benchmark.benchmark,
     "demo": demo.demo,
+    "import": convert.import_checkpoint,
+    "export": convert.export_checkpoint,
+    "theory": theory.theory,
 }
 
 # What gin files can make with @NAME().
@@ -85,6 +89,9 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "distill": lambda given: f"{given['output_dir']}/distill.gin",
     "benchmark": lambda given: f"{given['output']}.gin",
     "demo": lambda given: f"{given['report_dir']}/demo.gin",
+    "import": lambda given: f"{given['output_dir']}/import.gin",
+    "export": lambda given: f"{given['output_dir']}/export.gin",
+    "theory": lambda given: f"{given['output_dir']}/theory.gin",
 }
 
 

@@ -119,9 +119,9 @@ MISTAKES = {
     "no value": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR"], "--gin.DATA_DIR: "),
     "no value but =": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR="], "--gin.DATA_DIR=: "),
     "value missing": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR='x'"], "give a value for RUN_DIR"),
-    "nothing given": (["distill"], "no value for run_dir, data_dir, output_dir"),
+    "nothing given": (["distill"], "no value for data_dir, output_dir"),
     "no run": (["translate", "--run_dir=nowhere"], "nowhere/model.json: no such file"),
-    "no set": (["distill", "--run_dir=x", "--data_dir=y", "--output_dir=out"], "no such file"),
+    "no set": (["distill", "--run_dir=x", "--data_dir=y", "--output_dir=out"], "no prepared data set here"),
     "a value of another type": (
         ["train", "--gin_file=runs/synthetic_ar.gin", "--gin.train.num_steps='x'"],
         "train.num_steps = 'x': expected int, found str",

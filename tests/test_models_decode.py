@@ -10,6 +10,7 @@ import pytest
 
 from padir import network
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.callbacks import OnHost
 from padir.decoding.initial import StartWithMaskRange, StartWithRandom
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
@@ -441,6 +442,17 @@ def test_attentions_are_those_of_every_step(padir, sources):
     short = decode_padir(padir, sources[1:2], KEY, alone).trace
     assert short.self_attentions.shape == (3, 1, 1, 2, LONGEST, LONGEST)
     assert not short.self_attentions[..., length:].any() and not short.cross_attentions[..., length:, :].any()
+
+
+def test_a_callback_sees_what_the_chosen_bucket_computes(padir, sources):
+    seen = []
+    config = Refinement(num_steps=3, state_callback=OnHost(seen.append), target_buckets=(8,), drop_repeats=False)
+    found = decode_padir(padir, sources[1:2], KEY, config)
+    jax.effects_barrier()
+    assert [int(state.step) for state in seen] == list(range(int(found.batch_steps) + 1))
+    width = seen[-1].proposal.shape[1]
+    assert width == (8 if found.predicted_lengths[0, 0] <= 8 else LONGEST)
+    np.testing.assert_array_equal(seen[-1].proposal[0], found.tokens[0, 0, :width])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
-    ("types", "rng", "sharding", "errors", "progress"),
+    ("types", "rng", "sharding", "errors", "progress", "line_files"),
     ("masks", "layers", "attention", "cache"),
     ("network", "length"),
     ("corruption", "losses"),
@@ -15,7 +15,7 @@ LAYERS = (
     ("models", "interop"),
     ("data",),
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
-    ("convert", "train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
+    ("convert", "train", "evaluate", "translate", "distill", "benchmark", "demo", "report", "theory"),
     ("config", "cli"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

@@ -34,7 +34,8 @@ class BeamSearch(TargetRoom):
         with the exact exit, finds the same ones.
       early_exit: when a source is finished. 'exact': when no live hypothesis can come to beat the worst that would be
         returned, however it goes on. 'current_length': when none would beat it if it ended now; what Hugging Face
-        does by default (early_stopping=False). 'full': when K hypotheses are finished (early_stopping=True).
+        does by default (early_stopping=False). 'full': by the same rule, but at the latest when K hypotheses are
+        finished (early_stopping=True).
     """
 
     beam_size: int = 5

@@ -44,6 +44,34 @@ def block_dynamics(log_p: jax.Array, law: BlockLaw) -> jax.Array:
     return jax.lax.scan(add, jnp.zeros((size, size)), (law.blocks, law.log_probs))[0]
 
 
+def block_marginals(log_p: jax.Array, law: BlockLaw) -> jax.Array:
+    """P(x_i = +1 | x_{-K}, K) of every spin: [M, X, N]; what a parallel decoder that knew the model would say."""
+    n = (log_p.shape[0] - 1).bit_length()
+    return block_kernels(log_p, law) @ jnp.asarray(spins(n) > 0, float)
+
+
+def product_dynamics(plus: jax.Array, blocks: jax.Array) -> jax.Array:
+    """The chain that draws a block, all alike, and then its spins independently of each other: [X, X].
+
+    The only kind that parallel decoding can implement (Proposition 4.1.3). With one spin per block and `plus` from
+    `block_marginals` it is 1-Gibbs; with more it is not reversible for p, nor is p stationary in general.
+
+    Args:
+      plus: [M, X, N], probability that a spin of the block becomes +1.
+      blocks: [M] int.
+    """
+    values = jnp.asarray(spins(plus.shape[-1]))
+    index = jnp.arange(len(values))
+
+    def kernel(plus: jax.Array, block: jax.Array) -> jax.Array:
+        drawn = ((block >> jnp.arange(plus.shape[-1])) & 1) > 0
+        chance = jnp.where(values[None] > 0, plus[:, None], 1.0 - plus[:, None])
+        agree = ((index[:, None] ^ index) & ~block) == 0
+        return jnp.where(agree, jnp.prod(jnp.where(drawn, chance, 1.0), axis=-1), 0.0)
+
+    return jnp.mean(jax.vmap(kernel)(plus, blocks), axis=0)
+
+
 def independent_parallel(theta: jax.Array) -> jax.Array:
     """All spins redrawn at once, each given the others' old values (Definition 4.1.11): [X, X]."""
     table = jnp.asarray(spins(num_spins(theta)))

@@ -169,3 +169,32 @@ def _draw_stuck(axes: Axes, separation: Mapping[str, Any]) -> None:
     axes.set_title(
         f"J − ‖h‖₁ = {separation['settings']['j_0']}, h_G = {separation['settings']['h_clique']}, N = |C|", fontsize=9
     )
+
+
+def draw_learned(path: Path, data: Mapping[str, Any]) -> None:
+    """Total variation to the truth against steps, a panel per J: the learnt sampler, its limits, and k-Gibbs."""
+    settings = data["settings"]
+    figure = Figure(figsize=(4.6 * len(data["by_coupling"]), 4.2), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(data["by_coupling"]), sharey=True))
+    for axes, (coupling, by_k) in zip(panels, data["by_coupling"].items(), strict=True):
+        for index, (k, entry) in enumerate(by_k.items()):
+            colour = _colour(index, len(by_k))
+            axes.plot(settings["steps"], entry["chain"], color=colour, label=f"learnt, k = {k}")
+            axes.plot(settings["steps"], entry["ideal"], "--", color=colour, linewidth=0.9)
+            axes.plot(settings["steps"], np.maximum(entry["k_gibbs"], 1e-6), ":", color=colour, linewidth=1.2)
+            axes.plot(settings["steps"], entry["loop"], "o", color=colour, markersize=4)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_ylim(1e-4, 1.0)
+        axes.set_xlabel("steps")
+        axes.set_title(f"N = |C| = {settings['spins']}, J = {coupling}", fontsize=10)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("total variation to the truth")
+    for marker, label in (
+        ("o", f"PaDIR's loop, {settings['runs']} runs"),
+        ("--", "ideal: true marginals"),
+        (":", "k-Gibbs"),
+    ):
+        panels[0].plot([], [], marker, color="grey", label=label)
+    panels[0].legend(fontsize=7, loc="lower left")
+    figure.savefig(path, dpi=120)

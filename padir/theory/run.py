@@ -20,6 +20,7 @@ from padir.theory.claims import Claim
 from padir.theory.estimation import EstimationSettings, estimation
 from padir.theory.hitting import HittingSettings, hitting
 from padir.theory.hitting_claims import hitting_claims, separation_claims
+from padir.theory.learned import LearnedSettings, learned
 from padir.theory.separation import SeparationSettings, separation
 from padir.theory.theorems import TheoremSettings, theorems
 
@@ -65,11 +66,21 @@ def _figure_4_3(path: Path, quick: bool) -> Result:
     return data, hitting_claims(data["hitting"]) + separation_claims(data["separation"])
 
 
+def _learned(path: Path, quick: bool) -> Result:
+    settings = LearnedSettings()
+    if quick:
+        settings = dataclasses.replace(settings, couplings=(0.1, 0.6), block_sizes=(1, 4), steps=(1, 4, 256), runs=2000)
+    data, claims = learned(settings)
+    pictures.draw_learned(path, data)
+    return data, claims
+
+
 FIGURES: dict[str, Callable[[Path, bool], Result]] = {
     "figure_4_1": _figure_4_1,
     "figure_4_2": _figure_4_2,
     "theorems": _theorems,
     "figure_4_3": _figure_4_3,
+    "learned": _learned,
 }
 
 # What a reader of a figure must know beside its numbers.
@@ -98,7 +109,7 @@ def theory(output_dir: str, quick: bool = False, figures: Sequence[str] = tuple(
     Args:
       output_dir: folder to write to.
       quick: fewer models, sizes and repetitions, under 30 seconds.
-      figures: which of figure_4_1, figure_4_2, theorems and figure_4_3.
+      figures: which of figure_4_1, figure_4_2, theorems, figure_4_3 and learned.
 
     Returns:
       By figure, what its JSON holds.

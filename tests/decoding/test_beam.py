@@ -80,11 +80,10 @@ def plain_search(table, config, limit):
     return kept[:wanted], length
 
 
-def search(tables, config, limits, live=None, max_length=LENGTH):
+def search(tables, config, limits, live=None):
     step, cache = stub(tables, config.beam_size)
     live = jnp.ones(len(tables), bool) if live is None else jnp.asarray(live)
-    # Stopped by hand, as the plain search is never told how far the loop may go.
-    decode = jax.jit(lambda limits: beam.decode(step, cache, live, limits, max_length, config))
+    decode = jax.jit(lambda limits: beam.decode(step, cache, live, limits, LENGTH, config))
     return decode(jnp.asarray(limits))
 
 
@@ -155,9 +154,9 @@ def test_a_beam_of_one_is_greedy(alpha):
     assert found.batch_steps == state.cache.position
 
 
-def by_hand(probabilities, config, max_length=3):
+def by_hand(probabilities, config, max_length=3, dtype=jnp.float32):
     """Searches with probabilities [last token, next token] that ignore all before the last."""
-    table = jnp.log(jnp.asarray(probabilities, jnp.float32))
+    table = jnp.log(jnp.asarray(probabilities, jnp.float32)).astype(dtype)
     cache = DecoderCache((), jnp.zeros((), jnp.int32))
 
     def step(last, cache):
@@ -208,9 +207,12 @@ def test_sources_that_pad_the_batch_hold_nobody_up():
     assert found.batch_steps == found.steps_run[:3].max() <= 4
 
 
-def test_bfloat16_logits_are_summed_in_float32():
-    found = by_hand(TRAP, BeamSearch(beam_size=2, alpha=0.0))
+def test_bfloat16_logits_are_normalised_and_summed_in_float32():
+    """100 equally likely tokens, 20 of them written: rounding to 8 bits on the way would be off by 0.1 or more."""
+    even = np.full((100, 100), 0.01)
+    found = by_hand(even, BeamSearch(beam_size=1, alpha=0.0), max_length=20, dtype=jnp.bfloat16)
     assert found.scores.dtype == jnp.float32
+    np.testing.assert_allclose(found.scores[0, 0], -found.predicted_lengths[0, 0] * np.log(100), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
