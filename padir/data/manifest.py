@@ -228,7 +228,8 @@ def recorded_settings(settings: PrepareSettings) -> dict[str, Any]:
 
 
 def _recorded(settings: PrepareSettings, vocabulary_hash: str | None) -> dict[str, Any]:
-    recorded = dataclasses.asdict(settings) | {"vocabulary": vocabulary_hash}
+    # The vocabulary first: of two sets with different ones, it is the difference to name.
+    recorded = {"vocabulary": None} | dataclasses.asdict(settings) | {"vocabulary": vocabulary_hash}
     del recorded["records_per_shard"]
     if settings.splits is not None:
         recorded["splits"] = list(settings.splits)

@@ -203,7 +203,7 @@ def test_text_that_is_normalised_to_nothing_counts_as_empty(corpus):
         assert (split.num_examples, split.skipped_empty, split.dropped) == (1, 2, 0)
         assert PreparedSet.open(corpus / "out").split(name)[0].source_text == "ab"
     assert "train: 1 pairs, longest 4 source and 4 target tokens, 2 skipped as empty" in manifest.summary()
-    (corpus / "src").write_text("ab\n\u200b\n\u200b\n")
+    (corpus / "src").write_text("\u200b\n" * 3)
     with pytest.raises(PadirError, match=r"split train .* is empty \(0 dropped as too long, 3 skipped as empty\)"):
         prepare(task(corpus, train=("src", "tgt")), corpus / "none", vocabulary=str(corpus / "out/vocabulary.model"))
 
