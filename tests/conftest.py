@@ -33,6 +33,14 @@ def shared() -> Path:
     return SHARED
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _programs_of_one_module():
+    """Compiled programs are dropped after each module: those of all together would fill gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
 @pytest.fixture(scope="module")
 def quick_compiles():
     """XLA spends no time on optimising: for modules that compile more than they compute."""

@@ -91,7 +91,7 @@ def test_vocabulary(padir, tmp_path):
     """Made by the settings of a run file, with its configuration beside it, and never made twice."""
     (tmp_path / "pairs.tsv").write_text("ab\tcd\nba\tdc\na b\tc d\n")
     (tmp_path / "mine.gin").write_text(
-        "# Mine.\ninclude 'runs/base.gin'\nTaskConfig.module = 'tasks.text_files'\nTaskConfig.name = 'pairs'\n"
+        "# Mine.\ninclude 'runs/base.gin'\nMAX_LENGTH = 16\nTaskConfig.module = 'tasks.text_files'\nTaskConfig.name = 'pairs'\n"
         f"TaskConfig.options = {{'train': '{tmp_path / 'pairs.tsv'}', 'format': 'tsv'}}\n"
     )
     output = tmp_path / "made" / "v.model"
@@ -182,7 +182,8 @@ def test_every_command_has_its_summary_example_and_place():
 
 
 def test_flags_are_the_plain_parameters():
-    assert list(cli._flags("translate")) == ["run_dir", "inputs", "output", "output_format", "rejects", "batch_size"]
+    flags = ["run_dir", "inputs", "output", "output_format", "rejects", "batch_size", "seed"]
+    assert list(cli._flags("translate")) == flags
     assert "decode" not in cli._flags("evaluate") and "limit" in cli._flags("distill")
 
 

@@ -8,7 +8,9 @@ import pytest
 import gin as gin_config
 from padir import config
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskLinear
 from padir.models import AutoregressiveModel, PadirModel
 from padir.types import TokenIds
 
@@ -83,12 +85,17 @@ def test_a_decode_file_is_what_its_name_says(name):
     config.parse([name], [])
     decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
     assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
-    steps = re.search(r"padir_(\d+)", name)
-    if steps:
+    kind, number = re.fullmatch(r"decode/([a-z_]+?)_?(\d*)\.gin", name).groups()
+    expected = {
         # The paper's recipe, which is also the default.
-        assert decode == Refinement(num_steps=int(steps.group(1)))
-    else:
-        assert decode == Autoregressive()
+        "padir": lambda: Refinement(num_steps=int(number)),
+        "mask_predict": lambda: Refinement(
+            num_steps=int(number), remask=RemaskLinear(), rewrite_only_remasked=True, drop_repeats=False
+        ),
+        "ar_greedy": Autoregressive,
+        "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
+    }
+    assert decode == expected[kind]()
 
 
 @pytest.mark.parametrize("extra, count", [([], 66_997_760), (["models/autoregressive.gin"], 60_506_624)])
