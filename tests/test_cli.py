@@ -91,7 +91,8 @@ def test_vocabulary(padir, tmp_path):
     """Made by the settings of a run file, with its configuration beside it, and never made twice."""
     (tmp_path / "pairs.tsv").write_text("ab\tcd\nba\tdc\na b\tc d\n")
     (tmp_path / "mine.gin").write_text(
-        "# Mine.\ninclude 'runs/base.gin'\nMAX_LENGTH = 16\nTaskConfig.module = 'tasks.text_files'\nTaskConfig.name = 'pairs'\n"
+        "# Mine.\ninclude 'runs/base.gin'\nMAX_LENGTH = 16\n"
+        "TaskConfig.module = 'tasks.text_files'\nTaskConfig.name = 'pairs'\n"
         f"TaskConfig.options = {{'train': '{tmp_path / 'pairs.tsv'}', 'format': 'tsv'}}\n"
     )
     output = tmp_path / "made" / "v.model"
