@@ -24,7 +24,6 @@ SUMMARIES = {
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
     "export": "write a trained model as safetensors, for Hugging Face if it is autoregressive",
-    "theory": "draw the figures of the paper's theory and check its claims, exactly",
 }
 
 # For the checkout's root; tests/test_readme.py checks that commands, flags and gin files exist.
@@ -42,7 +41,6 @@ EXAMPLES = {
     "demo": "padir demo --output_dir=demo",
     "import": "padir import --source=t5-small --output_dir=runs/t5_small",
     "export": "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
-    "theory": "padir theory --output_dir=theory",
 }
 
 _DEFAULT_GIN = {"demo": ["runs/demo.gin"]}

@@ -36,7 +36,6 @@ from padir.decoding import (
 )
 from padir.errors import PadirError
 from padir.run_directory import write_text
-from padir.theory import run as theory
 
 # What each subcommand runs.
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -50,7 +49,6 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
     "import": convert.import_checkpoint,
     "export": convert.export_checkpoint,
-    "theory": theory.theory,
 }
 
 # What gin files can make with @NAME().
@@ -91,7 +89,6 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "demo": lambda given: f"{given['report_dir']}/demo.gin",
     "import": lambda given: f"{given['output_dir']}/import.gin",
     "export": lambda given: f"{given['output_dir']}/export.gin",
-    "theory": lambda given: f"{given['output_dir']}/theory.gin",
 }
 
 
