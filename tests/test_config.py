@@ -223,6 +223,5 @@ def test_each_commands_configuration_lies_beside_its_result():
         "demo": "report/demo.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",
-        "theory": "out/theory.gin",
     }
     assert config._OPERATIVE_FILES["translate"]({"output": "-"}) is None
