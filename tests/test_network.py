@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from padir.decoding.autoregressive import greedy_decode
+from padir.decoding.autoregressive import generate
 from padir.errors import PadirError
 from padir.length import prepend_length_token
 from padir.models import AutoregressiveModel, PadirModel
@@ -216,9 +216,7 @@ class TestHuggingFace:
             output = network.decode(last[:, None], plan, cache)
             return network.logits(output.hidden)[:, 0], output.cache
 
-        state = greedy_decode(
-            step, network.empty_cache(rows, length), jnp.ones(rows, bool), jnp.full(rows, length), length
-        )
+        state = generate(step, network.empty_cache(rows, length), jnp.ones(rows, bool), jnp.full(rows, length), length)
         np.testing.assert_array_equal(state.tokens, expected)
 
 

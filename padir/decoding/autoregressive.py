@@ -155,10 +155,6 @@ def generate(
     return jax.lax.while_loop(running, step, first)
 
 
-# TODO(coordinator): tests/test_network.py still says greedy_decode.
-greedy_decode = generate
-
-
 def decode(
     step_fn: StepFn,
     cache: DecoderCache,
