@@ -171,12 +171,13 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
     _search_folders[:] = [*search_paths, str(gin_folder())]
     try:
         gin.parse_config_files_and_bindings(list(gin_files), None, finalize_config=False)
-        known = _statements()
+        statements = _statements()
+        macros = {name for name in statements if name.isidentifier()}.union(*map(_macros, statements.values()))
         for binding in bindings:
             name = binding.partition("=")[0].strip()
-            if name.isidentifier() and name not in known:
-                macros = ", ".join(sorted(key for key in known if key.isidentifier())) or "none"
-                raise PadirError(f"--gin.{binding}: no gin file uses a macro {name}; macros there: {macros}")
+            if name.isidentifier() and name not in macros:
+                there = ", ".join(sorted(macros)) or "none"
+                raise PadirError(f"--gin.{binding}: no gin file uses a macro {name}; macros there: {there}")
             _bind(binding)
     except (ValueError, SyntaxError, OSError, TypeError, NameError) as error:
         if isinstance(error, PadirError):
@@ -228,7 +229,7 @@ def run(command: str) -> Any:
 
 
 def required(command: str) -> list[str]:
-    """Macros and parameters that `command` reads and that still stand at %gin.REQUIRED."""
+    """Macros and parameters that `command` reads and that nobody bound, or bound to %gin.REQUIRED only."""
     statements = _statements()
     reached, queue = set(), [name for name in statements if name.split(".")[0] == command]
     while queue:
@@ -236,14 +237,20 @@ def required(command: str) -> list[str]:
         if name in reached:
             continue
         reached.add(name)
-        value = statements[name]
-        queue += [macro for macro in re.findall(r"%(\w+)", value) if macro in statements]
+        value = statements.get(name, "%gin.REQUIRED")
+        queue += _macros(value)
         for reference in re.findall(r"@([\w./]+)", value):
             # @a/b/X reads what is bound to X, to a/X and to a/b/X.
             *scopes, name = reference.split("/")
             names = {"/".join([*scopes[:depth], name]) for depth in range(len(scopes) + 1)}
             queue += [other for other in statements if other.rsplit(".", 1)[0] in names]
-    return sorted(name for name in reached if statements[name] == "%gin.REQUIRED")
+    return sorted(name for name in reached if statements.get(name, "%gin.REQUIRED") == "%gin.REQUIRED")
+
+
+def _macros(value: str) -> set[str]:
+    """Names of the macros that a value refers to: {'A', 'B'} of "(%A, {'%C': %B}, %gin.REQUIRED)"."""
+    unquoted = re.sub(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", "", value)
+    return set(re.findall(r"%(\w+)(?![\w./])", unquoted))
 
 
 def _statements() -> dict[str, str]:

@@ -146,7 +146,7 @@ def test_unknown_names_and_bad_values(tmp_path):
 
 def test_a_misspelt_macro_names_the_macros_there_are():
     message = failure(["runs/base.gin"], ["DATADIR='x'"])
-    assert message == "--gin.DATADIR='x': no gin file uses a macro DATADIR; macros there: DATA_DIR, RUN_DIR"
+    assert message == "--gin.DATADIR='x': no gin file uses a macro DATADIR; macros there: DATA_DIR, MAX_LENGTH, RUN_DIR"
     assert failure([], ["X=1"]) == "--gin.X=1: no gin file uses a macro X; macros there: none"
 
 
@@ -159,6 +159,17 @@ def test_required_names_only_what_the_command_reads():
     assert config.required("train") == ["DATA_DIR"]
     config.parse(["bench/ar_padir.gin"], ["AR_DIR='x'"])
     assert config.required("benchmark") == ["PADIR_DIR"]
+
+
+def test_a_macro_that_nobody_sets_is_required(tmp_path):
+    config.parse(["runs/base.gin"], ["DATA_DIR='x'"])
+    assert config.required("prepare") == ["MAX_LENGTH"]
+    config.parse(["runs/base.gin"], ["DATA_DIR='100%MAX'", "MAX_LENGTH=8"])
+    assert config.required("prepare") == []
+
+
+def test_macros_of_a_value():
+    assert config._macros("(%A, {'%C': %B}, \"%D\", 'it\\'s %E', %gin.REQUIRED, @Name())") == {"A", "B"}
 
 
 def run_failure(command):
