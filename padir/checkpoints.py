@@ -45,7 +45,12 @@ class Checkpointer:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if read_only else keep, create=not read_only, read_only=read_only
         )
-        self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("params", "progress"))
+        # Named handlers: with them the manager can tell what is in a checkpoint without reading it.
+        self._manager = ocp.CheckpointManager(
+            self._folder,
+            options=options,
+            item_handlers={"params": ocp.StandardCheckpointHandler(), "progress": ocp.StandardCheckpointHandler()},
+        )
 
     def latest_step(self) -> int | None:
         """The newest step saved, or None."""
@@ -76,31 +81,34 @@ class Checkpointer:
         """
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         progress = {"step": abstract.step, "opt_state": abstract.opt_state}
-        restored = self._restore(
-            step,
-            params=ocp.args.StandardRestore(abstract.params),
-            progress=ocp.args.StandardRestore(progress),
-        )
+        restored = self._restore(step, abstract.params, progress=ocp.args.StandardRestore(progress))
         return TrainState(restored["progress"]["step"], restored["params"], restored["progress"]["opt_state"])
 
     def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None) -> PyTree:
         """Restores parameters alone, for inference; `abstract` as given by `jax.eval_shape(model.init, 0)`."""
         sharding = replicated(mesh)
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
-        return self._restore(step, params=ocp.args.StandardRestore(placed))["params"]
+        return self._restore(step, placed)["params"]
 
-    def _restore(self, step: int | None, **items) -> ocp.args.Composite:
+    def _restore(self, step: int | None, params: PyTree, **others) -> ocp.args.Composite:
         step = self.latest_step() if step is None else step
         if step is None or step not in self._manager.all_steps():
             have = ", ".join(map(str, self._manager.all_steps()))
             found = f"no checkpoint of step {step}; steps there: {have}" if have else "no checkpoint was saved yet"
             raise PadirError(f"{self._folder}: {found}")
+        folder = self._folder / str(step)
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**items))
+            # Before anything is read: Orbax would read every other array first, or leave half of them behind.
+            _check_shapes(folder, self._manager.item_metadata(step)["params"], params)
+            return self._manager.restore(
+                step, args=ocp.args.Composite(params=ocp.args.StandardRestore(params), **others)
+            )
         except (ValueError, KeyError, FileNotFoundError) as error:
+            if isinstance(error, PadirError):
+                raise
             raise PadirError(
-                f"{self._folder / str(step)}: cannot be restored into this model; it was saved by another "
-                f"configuration, or is damaged ({str(error).strip().splitlines()[0][:300]})"
+                f"{folder}: cannot be restored; it is damaged, or was saved with another optimizer "
+                f"({str(error).strip().splitlines()[0][:300]})"
             ) from error
 
     def close(self) -> None:
@@ -113,3 +121,25 @@ class Checkpointer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree) -> None:
+    """Refuses a checkpoint of another model, naming the parameters that differ; None: its index is damaged."""
+    if saved is None:
+        raise PadirError(f"{folder}: cannot be restored; it is damaged (its index cannot be read)")
+
+    def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+
+    there, here = shapes(saved), shapes(expected)
+    differences = [
+        f"{name} is {there[name]} there, {here[name]} here"
+        for name in sorted(there.keys() & here.keys())
+        if there[name] != here[name]
+    ]
+    differences += [f"{name} is missing there" for name in sorted(here.keys() - there.keys())]
+    differences += [f"{name} is unknown here" for name in sorted(there.keys() - here.keys())]
+    if differences:
+        more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise PadirError(f"{folder}: saved by another model: {'; '.join(differences[:3])}{more}")

@@ -10,6 +10,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import gc
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,8 +36,13 @@ def shared() -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _programs_of_one_module():
-    """Compiled programs are dropped after each module: those of all together would fill gigabytes."""
+    """Compiled programs are dropped after each module: those of all together would fill gigabytes.
+
+    Garbage is collected at the same time: Orbax leaves coroutines behind where a read fails, which raise when
+    they are collected; inside the compiler of Python's own syntax trees (TensorFlow's AutoGraph) that is fatal.
+    """
     yield
+    gc.collect()
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
 
