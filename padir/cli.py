@@ -45,6 +45,9 @@ EXAMPLES = {
 
 _DEFAULT_GIN = {"demo": ["runs/demo.gin"]}
 
+# What several processes may run together.
+_DISTRIBUTED = ("train",)
+
 # What a user must know beside the options.
 _NOTES = {
     "vocabulary": (
@@ -95,12 +98,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, bindings: list[str]) -> None:
-    from padir import config
+    from padir import config, distributed
 
     command = options.command
     flags = {name: getattr(options, name) for name in _flags(command)}
     given = [f"{command}.{name} = {value!r}" for name, value in flags.items() if value is not None]
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
+    if command in _DISTRIBUTED:
+        distributed.initialize()
     config.run(command)
 
 

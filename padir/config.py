@@ -34,6 +34,7 @@ from padir.decoding import (
     sampling,
     stopping,
 )
+from padir.distributed import is_first
 from padir.errors import PadirError
 from padir.run_directory import write_text
 
@@ -114,8 +115,8 @@ def _keeping_configuration(name: str, function: Callable[..., Any]) -> Callable[
 
 
 def save_operative(path: str | None) -> None:
-    """Writes the configuration used so far as a gin file; None writes nothing."""
-    if path is not None:
+    """Writes the configuration used so far as a gin file, in the first process; None writes nothing."""
+    if path is not None and is_first():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_text(path, gin.operative_config_str())
 

@@ -10,7 +10,13 @@ from tqdm import tqdm
 
 
 def progress(
-    iterable: Iterable[Any] | None = None, *, label: str, unit: str, total: int | None = None, initial: int = 0
+    iterable: Iterable[Any] | None = None,
+    *,
+    label: str,
+    unit: str,
+    total: int | None = None,
+    initial: int = 0,
+    active: bool = True,
 ):
     """Wraps long work in a progress bar on standard error.
 
@@ -20,6 +26,7 @@ def progress(
       unit: what one item is, e.g. 'sentences' or 'steps'.
       total: how many items there will be; None when unknown (no time left is shown then).
       initial: items already done when the work resumes.
+      active: whether this process shows it; of several processes that share a terminal, one should.
 
     Returns:
       A `tqdm` object: iterable, closable, with `.update(n)`. It prints nothing when standard
@@ -31,7 +38,7 @@ def progress(
         unit=f" {unit}",
         total=total,
         initial=initial,
-        disable=not sys.stderr.isatty(),
+        disable=not (active and sys.stderr.isatty()),
         dynamic_ncols=True,
     )
 

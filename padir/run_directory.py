@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.data.vocabulary import Vocabulary
+from padir.distributed import first_process
 from padir.errors import PadirError
 from padir.models import Model
 from padir.models.description import model_from_dict, model_to_dict
@@ -37,8 +38,9 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     os.replace(temporary, path)
 
 
+@first_process
 def save_model(run_dir: str | os.PathLike, model: Model, vocabulary: Vocabulary) -> None:
-    """Writes model.json and the vocabulary; an existing run must be of the same model and vocabulary.
+    """Writes model.json and the vocabulary, in the first process; an existing run must be of the same ones.
 
     Raises:
       PadirError: the directory holds a run of another model or vocabulary (names every difference), or a
@@ -59,6 +61,12 @@ def save_model(run_dir: str | os.PathLike, model: Model, vocabulary: Vocabulary)
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(vocabulary.path, directory / VOCABULARY_FILE)
     write_text(directory / MODEL_FILE, json.dumps(description, indent=2) + "\n")
+
+
+def check_shared(run_dir: str | os.PathLike) -> None:
+    """Raises PadirError if this process does not see the run directory that the first wrote."""
+    if not (Path(run_dir) / MODEL_FILE).exists():
+        raise PadirError(f"{run_dir}: not the folder that process 0 has of that name; choose one that all hosts share")
 
 
 def load_model(run_dir: str | os.PathLike) -> tuple[Model, Vocabulary]:
@@ -83,6 +91,7 @@ def check_vocabulary(vocabulary: Vocabulary, expected_hash: str, run_dir: str | 
         )
 
 
+@first_process
 def check_settings(
     run_dir: str | os.PathLike,
     settings: dict[str, Any],
@@ -92,6 +101,8 @@ def check_settings(
     read_only: bool = False,
 ) -> None:
     """Keeps train.json true: what decides a run's parameters besides its model. Prints what changes.
+
+    In the first process; the others wait.
 
     Args:
       run_dir: the run directory.

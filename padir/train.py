@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,13 @@ from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, diff
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.data.vocabulary import Vocabulary
+from padir.distributed import first_process, is_first, say
 from padir.errors import PadirError
 from padir.metrics.writers import MetricWriter
 from padir.models import Batch, Metrics, Model
 from padir.optimizers import OptimizerConfig
 from padir.progress import progress
-from padir.run_directory import METRICS_FOLDER, check_settings, save_model
+from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_model
 from padir.train_state import TrainState, create_train_state
 from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
 from padir.types import PAD_ID, PyTree, TokenIds
@@ -159,6 +159,7 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
     vocabulary = run.data.vocabulary()
     updates = run.optimizer.build(run.num_steps)
     save_model(run.run_dir, run.model, vocabulary)
+    check_shared(run.run_dir)
     state = create_train_state(run.model, updates, run.seed, mesh)
     with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
         start_step = checkpointer.latest_step()
@@ -167,15 +168,14 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
         if start_step is not None:
             state = checkpointer.restore(state)
             verb = "finished before," if finished else "resuming"
-            print(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}", file=sys.stderr)
+            say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         elif initialize_from is not None:
             state = state.replace(params=start_from(state.params, initialize_from, vocabulary, mesh))
         if finished:
             return state
         schedule = run.optimizer.schedule(run.num_steps)
         step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate)
-        active = jax.process_index() == 0
-        with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=active, resume_step=start_step) as writer:
+        with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
             return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer)
 
 
@@ -198,7 +198,7 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
     )
     steps = CompiledSteps(step_fn)
     window = MetricWindow(steps)
-    with progress(label="train", unit="steps", total=run.num_steps, initial=step) as bar:
+    with progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first()) as bar:
         for batch in batches:
             state, metrics = steps(state, sharding.place_batch(model_features(batch), mesh))
             step += 1
@@ -218,7 +218,7 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
                 if checkpoint:
                     checkpointer.save(state)
                 window.start()
-    print(f"trained to step {step}: {_summary(written)}", file=sys.stderr)
+    say(f"trained to step {step}: {_summary(written)}")
     return state
 
 
@@ -258,7 +258,7 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh) 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
     names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}
     unused = f"; {len(names)} of its own have no place in this model ({_some(sorted(names))})" if names else ""
-    print(f"starting from {source}; {len(fresh)} parameters are fresh ({_some(fresh)}){unused}", file=sys.stderr)
+    say(f"starting from {source}; {len(fresh)} parameters are fresh ({_some(fresh)}){unused}")
     return chosen
 
 
@@ -270,9 +270,14 @@ def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSe
     """The prepared set; an existing one must be of the task that was asked for, prepared as was asked for."""
     if task is None:
         return PreparedSet.open(data_dir)
-    if not (Path(data_dir) / MANIFEST_NAME).exists():
-        print(f"{data_dir}: nothing prepared there yet; preparing task {task.name}", file=sys.stderr)
-        prepare_in_process(task, data_dir, settings)
+
+    @first_process
+    def prepare_missing() -> None:
+        if not (Path(data_dir) / MANIFEST_NAME).exists():
+            say(f"{data_dir}: nothing prepared there yet; preparing task {task.name}")
+            prepare_in_process(task, data_dir, settings)
+
+    prepare_missing()
     data = PreparedSet.open(data_dir)
     if found := difference(data.manifest, task, settings):
         raise PadirError(f"{data_dir}: {found}; choose another data_dir, or delete this one")

@@ -1,0 +1,36 @@
+# shellcheck shell=bash disable=SC2034 # the launchers read what is set here
+# What the launchers share: reading [--dry-run] [N] GIN_FILE RUN_DIR [-- ARGUMENT ...], and quoting.
+set -euo pipefail
+
+usage() { # [MESSAGE]: with the comment at the top of the launcher
+  [[ $# -eq 0 ]] || echo "$0: $1" >&2
+  awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" >&2
+  exit 2
+}
+
+needs() { # NAME ...: variables that must have a value
+  local name
+  for name in "$@"; do
+    [[ -n ${!name-} ]] || usage "set $name"
+  done
+}
+
+quoted() { # WORD ...: on one line, as a shell reads them back
+  local line
+  printf -v line '%q ' "$@"
+  echo "${line% }"
+}
+
+dry_run=''
+words=()
+while (($#)) && [[ $1 != -- ]]; do
+  case $1 in
+    --dry-run) dry_run=yes ;;
+    -*) usage "unknown option $1; arguments for padir come after --" ;;
+    *) words+=("$1") ;;
+  esac
+  shift
+done
+((${#words[@]} == ${expected_words:-2})) || usage "${#words[@]} arguments before -- instead of ${expected_words:-2}"
+(($# == 0)) || shift
+command=("${PADIR:-padir}" train "--gin_file=${words[${#words[@]} - 2]}" "--run_dir=${words[${#words[@]} - 1]}" "$@")

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Trains on TPU slices of a GKE cluster with JobSet, one pod a host: creates the JobSet and returns.
+#   NAME=VALUE ... launch/gke.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
+#   JOBSET=ar IMAGE=registry/padir ACCELERATOR=tpu-v6e-slice TOPOLOGY=4x4 SLICES=2 CLAIM=runs \
+#     launch/gke.sh runs/synthetic_ar.gin /runs/ar -- --data_dir=/runs/data
+# When a host fails, all slices start again and go on at the newest checkpoint.
+# Variables: JOBSET, its name; IMAGE with padir in it; ACCELERATOR and TOPOLOGY, labels of the slices' node pools;
+#   CHIPS a host (default 4); SLICES (default 1); RESTARTS (default 100); CLAIM, a ReadWriteMany volume claim for the
+#   data and RUN_DIR, and MOUNT, where it appears (default /runs); PADIR (the command; default padir).
+
+# shellcheck source=launch/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+needs JOBSET IMAGE ACCELERATOR TOPOLOGY CLAIM
+[[ $TOPOLOGY =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || usage "TOPOLOGY=$TOPOLOGY is not of the form 4x4 or 2x2x4"
+chips=$((${TOPOLOGY//x/ * })) per_host=${CHIPS:-4}
+((chips % per_host == 0)) || usage "$TOPOLOGY has $chips chips: not a multiple of CHIPS=$per_host"
+hosts=$((chips / per_host))
+
+jobset() {
+  cat <<YAML
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: '$JOBSET'
+  annotations:
+    # A slice is a node pool: all pods of one of the jobs below share it, and no others use it.
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+spec:
+  failurePolicy:
+    maxRestarts: ${RESTARTS:-100}
+  replicatedJobs:
+    - name: slice
+      replicas: ${SLICES:-1}
+      template:
+        spec:
+          parallelism: $hosts
+          completions: $hosts
+          backoffLimit: 0
+          template:
+            spec:
+              restartPolicy: Never
+              # What is left after SIGTERM to save.
+              terminationGracePeriodSeconds: 120
+              hostNetwork: true
+              dnsPolicy: ClusterFirstWithHostNet
+              nodeSelector:
+                cloud.google.com/gke-tpu-accelerator: $ACCELERATOR
+                cloud.google.com/gke-tpu-topology: $TOPOLOGY
+              containers:
+                - name: padir
+                  image: $IMAGE
+                  command:
+$(printf "                    - '%s'\n" "${command[@]//\'/\'\'}")
+                  resources:
+                    limits:
+                      google.com/tpu: $per_host
+                  volumeMounts:
+                    - name: runs
+                      mountPath: ${MOUNT:-/runs}
+              volumes:
+                - name: runs
+                  persistentVolumeClaim:
+                    claimName: '$CLAIM'
+YAML
+}
+
+if [[ $dry_run ]]; then
+  echo "kubectl create -f - <<'YAML'"
+  jobset
+  echo YAML
+else
+  jobset | kubectl create -f -
+fi

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Trains on GPU nodes of a Slurm cluster, one process a GPU: submits a job and returns.
+#   NODES=... GPUS=... launch/slurm.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
+#   NODES=4 GPUS=8 SBATCH_TIMELIMIT=1-0 launch/slurm.sh runs/synthetic_ar.gin /shared/runs/ar -- --data_dir=/shared/data
+# RUN_DIR and the data lie in a folder that all nodes mount. Two minutes before the time limit every process gets
+# SIGTERM. A job that was preempted or lost a node is queued again, and goes on at its newest checkpoint.
+# Variables: NODES, GPUS (on each), PADIR (the command; default padir), and sbatch's own, such as SBATCH_PARTITION.
+
+# shellcheck source=launch/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+needs NODES GPUS
+
+# Each task sees all GPUs of its node and JAX gives it the one of its number: so no --gpus-per-task.
+submit=(sbatch --job-name=padir "--nodes=$NODES" "--ntasks-per-node=$GPUS" "--gpus-per-node=$GPUS"
+  --requeue --open-mode=append --signal=TERM@120
+  "--wrap=srun --kill-on-bad-exit=1 $(quoted "${command[@]}")")
+
+if [[ $dry_run ]]; then
+  quoted "${submit[@]}"
+else
+  exec "${submit[@]}"
+fi

@@ -1,0 +1,287 @@
+"""The launchers: what they say is what they do, quoting included; the JobSet keeps to its schema."""
+
+import copy
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the extra `dev`")
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCH = ROOT / "launch"
+LAUNCHERS = sorted(path.name for path in LAUNCH.glob("*.sh") if os.access(path, os.X_OK))
+SCHEMA = json.loads((Path(__file__).parent / "jobset.schema.json").read_text(encoding="utf-8"))
+
+# What is awkward to hand on: quotes for gin, a space, a dollar, a backslash.
+ARGUMENTS = ["--gin.DATA_DIR='my data'", '--gin.X="$HOME\\n"', "--batch_size", "16"]
+WORDS = ["mine.gin", "/runs/a b"]
+PADIR = ["padir", "train", "--gin_file=mine.gin", "--run_dir=/runs/a b", *ARGUMENTS]
+PLATFORMS = {
+    "tpu_vm.sh": {"TPU_NAME": "slice", "ZONE": "us-central2-b"},
+    "slurm.sh": {"NODES": "4", "GPUS": "8"},
+    "gke.sh": {
+        "JOBSET": "ar",
+        "IMAGE": "registry/padir:1",
+        "ACCELERATOR": "tpu-v6e-slice",
+        "TOPOLOGY": "4x4",
+        "CLAIM": "c",
+    },
+}
+
+# Writes what it was given, as the program that it stands in for would read it.
+STAND_IN = f"""#!{sys.executable}
+import json, os, sys
+given = {{"arguments": sys.argv[1:], "input": "" if sys.stdin.isatty() else sys.stdin.read()}}
+with open(os.environ["RECORD"], "w") as file:
+    json.dump(given, file)
+"""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Returns launch(launcher, *arguments, **variables) -> CompletedProcess; gcloud, sbatch and kubectl only record."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("gcloud", "sbatch", "kubectl"):
+        (tools / name).write_text(STAND_IN)
+        (tools / name).chmod(0o755)
+
+    def call(launcher, *arguments, **variables):
+        environment = {"PATH": f"{tools}:{os.environ['PATH']}", "RECORD": str(tmp_path / "record.json"), **variables}
+        command = [LAUNCH / launcher, *arguments]
+        return subprocess.run(command, env=environment, input="", capture_output=True, text=True, timeout=60)
+
+    return call
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Returns what a stand-in was called with."""
+    return lambda: json.loads((tmp_path / "record.json").read_text())
+
+
+def rendered(output: str):
+    """The JobSet in what a dry run of gke.sh printed."""
+    first, *lines, last = output.splitlines()
+    assert (first, last) == ("kubectl create -f - <<'YAML'", "YAML")
+    return yaml.safe_load("\n".join(lines))
+
+
+def examples():
+    """Shell commands that README.md and the launchers' own comments show."""
+    texts = [(ROOT / "README.md").read_text(encoding="utf-8")]
+    texts += [(LAUNCH / name).read_text().replace("\n# ", "\n") for name in LAUNCHERS]
+    lines = [line.strip() for text in texts for line in text.replace("\\\n", "").splitlines()]
+    shown = [line for line in lines if re.match(r"(\w+=\S* +)*launch/\w+\.sh ", line)]
+    return [line for line in shown if "[" not in line]
+
+
+@pytest.mark.parametrize("line", examples())
+def test_examples_are_taken(line):
+    command = re.sub(r"(launch/\w+\.sh)", r"\1 --dry-run", line)
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--gin_file=runs/synthetic_ar.gin" in done.stdout
+
+
+def test_every_launcher_is_here():
+    assert len(examples()) >= len(LAUNCHERS)
+    assert set(LAUNCHERS) == {"local.sh", *PLATFORMS}
+
+
+@pytest.mark.parametrize("name", [*LAUNCHERS, "common.sh"])
+def test_shellcheck(name):
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if shellcheck is None:
+        pytest.skip("needs shellcheck, of the extra `dev`")
+    done = subprocess.run([shellcheck, "-x", f"launch/{name}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_a_dry_run_prints_what_a_run_does(name, launch, recorded, tmp_path):
+    said = launch(name, "--dry-run", *WORDS, "--", *ARGUMENTS, **PLATFORMS[name])
+    assert (said.returncode, said.stderr) == (0, "")
+    assert not (tmp_path / "record.json").exists()
+    assert launch(name, *WORDS, "--", *ARGUMENTS, **PLATFORMS[name]).returncode == 0
+    if name == "gke.sh":
+        assert recorded()["arguments"] == ["create", "-f", "-"]
+        assert yaml.safe_load(recorded()["input"]) == rendered(said.stdout)
+    else:
+        assert shlex.split(said.stdout)[1:] == recorded()["arguments"]
+
+
+def test_tpu_vm_runs_padir_on_all_hosts_at_once(launch, recorded):
+    launch("tpu_vm.sh", *WORDS, "--", *ARGUMENTS, **PLATFORMS["tpu_vm.sh"])
+    *ssh, command = recorded()["arguments"]
+    assert ssh == [
+        "compute",
+        "tpus",
+        "tpu-vm",
+        "ssh",
+        "slice",
+        "--zone=us-central2-b",
+        "--worker=all",
+        "--batch-size=all",
+    ]
+    assert shlex.split(command.removeprefix("--command=")) == PADIR
+    launch("tpu_vm.sh", *WORDS, QUEUED_RESOURCE="two-slices", ZONE="z", PADIR="venv/bin/padir")
+    *ssh, command = recorded()["arguments"]
+    assert ssh[2:6] == ["queued-resources", "ssh", "two-slices", "--node=all"]
+    assert shlex.split(command.removeprefix("--command=")) == ["venv/bin/padir", *PADIR[1:4]]
+
+
+def test_slurm_gives_every_gpu_a_process(launch, recorded):
+    launch("slurm.sh", *WORDS, "--", *ARGUMENTS, **PLATFORMS["slurm.sh"])
+    *options, script = recorded()["arguments"]
+    assert {"--nodes=4", "--ntasks-per-node=8", "--gpus-per-node=8", "--requeue", "--signal=TERM@120"} <= set(options)
+    # JAX picks a task's GPU by its number on the node, so a task must see them all.
+    assert not [option for option in options if "per-task" in option]
+    assert shlex.split(script.removeprefix("--wrap=")) == ["srun", "--kill-on-bad-exit=1", *PADIR]
+
+
+def test_jobset(launch):
+    jobset = rendered(launch("gke.sh", "--dry-run", *WORDS, "--", *ARGUMENTS, SLICES="2", **PLATFORMS["gke.sh"]).stdout)
+    jsonschema.validate(jobset, SCHEMA)
+    assert jobset["metadata"]["name"] == "ar"
+    (slices,) = jobset["spec"]["replicatedJobs"]
+    job = slices["template"]["spec"]
+    assert (slices["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (2, 4, 4, 0)
+    pod = job["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+    }
+    (container,) = pod["containers"]
+    assert container["command"] == PADIR
+    assert container["image"] == "registry/padir:1"
+    assert container["resources"] == {"limits": {"google.com/tpu": 4}}
+    assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
+    assert pod["volumes"] == [{"name": "runs", "persistentVolumeClaim": {"claimName": "c"}}]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chips", "hosts"),
+    [  # the README's table
+        ("tpu-v3-slice", "4x4", "4", 4),
+        ("tpu-v4-podslice", "2x2x4", "4", 4),
+        ("tpu-v4-podslice", "4x4x4", "4", 16),
+        ("tpu-v5-lite-podslice", "4x4", "4", 4),
+        ("tpu-v6e-slice", "16x16", "4", 64),
+        ("tpu-v6e-slice", "2x4", "8", 1),
+    ],
+)
+def test_a_slice_has_a_pod_for_every_host(accelerator, topology, chips, hosts, launch):
+    variables = PLATFORMS["gke.sh"] | {"ACCELERATOR": accelerator, "TOPOLOGY": topology, "CHIPS": chips}
+    jobset = rendered(launch("gke.sh", "--dry-run", *WORDS, **variables).stdout)
+    jsonschema.validate(jobset, SCHEMA)
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (job["parallelism"], job["completions"]) == (hosts, hosts)
+
+
+def test_the_schema_refuses_what_kubernetes_would(launch):
+    good = rendered(launch("gke.sh", "--dry-run", *WORDS, **PLATFORMS["gke.sh"]).stdout)
+
+    def broken(change):
+        jobset = copy.deepcopy(good)
+        change(jobset, jobset["spec"]["replicatedJobs"][0])
+        return jobset
+
+    changes = {
+        "another version": lambda jobset, job: jobset.update(apiVersion="jobset.x-k8s.io/v1alpha1"),
+        "a name with a capital": lambda jobset, job: jobset["metadata"].update(name="Ar"),
+        "no jobs": lambda jobset, job: jobset["spec"].pop("replicatedJobs"),
+        "a job without a template": lambda jobset, job: job.pop("template"),
+        "a field misspelt": lambda jobset, job: job.update(replica=2),
+        "text for a number": lambda jobset, job: job.update(replicas="2"),
+        "no image": lambda jobset, job: job["template"]["spec"]["template"]["spec"]["containers"][0].pop("image"),
+    }
+    for name, change in changes.items():
+        assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(broken(change)), name
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_what_is_missing_is_named(name, launch):
+    words = ["2", *WORDS] if name == "local.sh" else WORDS
+    done = launch(name, "--dry-run", *words[:-1], **PLATFORMS.get(name, {}))
+    assert done.returncode == 2
+    assert f"launch/{name} [--dry-run]" in done.stderr and done.stdout == ""
+    done = launch(name, "--batch_size=16", *words, **PLATFORMS.get(name, {}))
+    assert done.returncode == 2 and "arguments for padir come after --" in done.stderr
+    for variable in PLATFORMS.get(name, {}):
+        others = {key: value for key, value in PLATFORMS[name].items() if key != variable}
+        done = launch(name, "--dry-run", *words, **others)
+        assert done.returncode == 2 and f"set {variable}\n" in done.stderr
+
+
+@pytest.mark.parametrize("changes", [{"TOPOLOGY": "4by4"}, {"TOPOLOGY": "2x2", "CHIPS": "8"}])
+def test_gke_refuses_a_topology_that_hosts_cannot_make_up(changes, launch):
+    done = launch("gke.sh", "--dry-run", *WORDS, **PLATFORMS["gke.sh"] | changes)
+    assert done.returncode == 2 and f"{changes['TOPOLOGY']}" in done.stderr.splitlines()[0]
+
+
+def test_local_starts_every_process(launch, tmp_path):
+    said = launch("local.sh", "--dry-run", "2", *WORDS, "--", *ARGUMENTS, PORT="9")
+    lines = [shlex.split(line) for line in said.stdout.splitlines()]
+    assert [line[:5] for line in lines] == [
+        ["env", "JAX_PLATFORMS=cpu", "PADIR_COORDINATOR=127.0.0.1:9", "PADIR_NUM_PROCESSES=2", f"PADIR_PROCESS_ID={i}"]
+        for i in range(2)
+    ]
+    assert [line[5:] for line in lines] == [[*PADIR, "&"]] * 2
+    padir = tmp_path / "padir"
+    padir.write_text('#!/bin/sh\nprintenv | grep ^PADIR_ | sort > "$3.$PADIR_PROCESS_ID"\n')
+    padir.chmod(0o755)
+    # The third argument of `padir train --gin_file=… --run_dir=…` names the files.
+    done = subprocess.run(
+        [LAUNCH / "local.sh", "2", "mine.gin", "out"], cwd=tmp_path, env=os.environ | {"PADIR": str(padir), "PORT": "9"}
+    )
+    assert done.returncode == 0
+    for index in range(2):
+        assert (tmp_path / f"--run_dir=out.{index}").read_text().split() == [
+            "PADIR_COORDINATOR=127.0.0.1:9",
+            "PADIR_NUM_PROCESSES=2",
+            f"PADIR_PROCESS_ID={index}",
+        ]
+
+
+@pytest.fixture
+def local(tmp_path):
+    """Returns local(script) -> Popen of two processes that are that shell script."""
+
+    def start(script):
+        padir = tmp_path / "padir"
+        padir.write_text(f"#!/bin/bash\n{script}\n")
+        padir.chmod(0o755)
+        return subprocess.Popen(
+            [LAUNCH / "local.sh", "2", "a.gin", "out"],
+            env=os.environ | {"PADIR": str(padir)},
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    return start
+
+
+def test_local_ends_the_others_when_one_fails(local):
+    running = local("[[ $PADIR_PROCESS_ID == 0 ]] && exec sleep 60; exit 3")
+    assert running.communicate(timeout=20) == ("", None) and running.returncode == 3
+
+
+def test_local_hands_a_signal_on_and_its_status_back(local):
+    running = local("trap 'echo saved; exit $((70 + PADIR_PROCESS_ID))' TERM; echo up; while :; do sleep 0.05; done")
+    assert [running.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+    time.sleep(0.2)
+    os.kill(running.pid, signal.SIGTERM)
+    out, _ = running.communicate(timeout=20)
+    assert (out, running.returncode) == ("saved\n" * 2, 70)

@@ -1,0 +1,125 @@
+"""Processes that train together: the result of one process, resumed and refused alike."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from padir import cli, sharding
+from padir.convert import open_model
+from padir.metrics.writers import read_metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Two checkpoints, so that a run can lose the second; losses of every step.
+RUN = """
+include 'models/tiny.gin'
+NetworkConfig.embed_dim = 32
+NetworkConfig.num_heads = 2
+NetworkConfig.head_dim = 16
+NetworkConfig.mlp_dim = 64
+NetworkConfig.num_encoder_layers = 1
+NetworkConfig.num_decoder_layers = 1
+NetworkConfig.max_positions = 32
+train.num_steps = 20
+train.batch_size = 16
+train.buckets = (32,)
+train.optimizer = @OptimizerConfig()
+# Small steps: large ones would blow up, within 20 of them, the last bits in which sums of another order differ.
+OptimizerConfig.peak_learning_rate = 0.02
+OptimizerConfig.warmup_steps = 4
+train.cadence = @Cadence()
+Cadence.log = 1
+Cadence.evaluate = 20
+Cadence.checkpoint = 15
+"""
+
+
+@pytest.fixture(scope="module")
+def launch(tiny, compilation_cache, quick_compiles, tmp_path_factory):
+    """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 4 devices each."""
+    gin_file = tmp_path_factory.mktemp("gin") / "run.gin"
+    gin_file.write_text(RUN)
+
+    def call(run_dir, *arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = {
+            **os.environ,
+            **compilation_cache,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # As `quick_compiles` does in this process.
+            "PYTHONPATH": str(ROOT),
+            "PADIR": str(Path(sys.executable).parent / "padir"),
+            "PORT": str(port),
+        }
+        command = [ROOT / "launch" / "local.sh", "2", gin_file, run_dir, "--", f"--data_dir={tiny.data}", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def runs(launch, tiny, tmp_path_factory):
+    """Run directories by devices: 1, 2 and 8 of one process, and '2x4'."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = launch(folder / "2x4")
+    assert done.returncode == 0, done.stderr
+    # Both processes train, one speaks.
+    assert done.stderr.count("trained to step 20") == 1
+    (folder / "run.gin").write_text(RUN)
+    make_mesh = sharding.make_mesh
+    for count in (1, 2, 8):
+        arguments = [f"--gin_file={folder / 'run.gin'}", f"--run_dir={folder / str(count)}", f"--data_dir={tiny.data}"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharding, "make_mesh", lambda count=count: make_mesh(jax.devices()[:count]))
+            assert cli.main(["train", *arguments]) == 0
+    return {devices: folder / devices for devices in ("1", "2", "8", "2x4")}
+
+
+def losses(run_dir, name="train/loss"):
+    lines = read_metrics(run_dir / "metrics" / "metrics.jsonl")
+    return {line["step"]: line[name] for line in lines if name in line}
+
+
+def params(run_dir):
+    opened = open_model(run_dir, sharding.make_mesh())
+    assert opened.step == 20
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(opened.params)]
+
+
+@pytest.mark.parametrize("devices", ["2", "8", "2x4"])
+def test_devices_and_processes_make_no_difference(devices, runs):
+    expected, found = losses(runs["1"]), losses(runs[devices])
+    assert list(found) == list(range(1, 21)) and found[20] < found[1]
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
+    validation = "validation/loss"
+    assert losses(runs[devices], validation) == pytest.approx(losses(runs["1"], validation), rel=1e-4)
+    for leaf, other in zip(params(runs[devices]), params(runs["1"]), strict=True):
+        # Updates of size 0.1 · RMS are divided by roots of averaged squares, some of which are next to nothing.
+        np.testing.assert_allclose(leaf, other, rtol=1e-3, atol=1e-3)
+
+
+def test_two_processes_resume_to_the_same_bits(launch, runs):
+    before, record = params(runs["2x4"]), losses(runs["2x4"])
+    shutil.rmtree(runs["2x4"] / "checkpoints" / "20")
+    done = launch(runs["2x4"])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("resuming at step 15 of 20") == 1
+    for leaf, other in zip(params(runs["2x4"]), before, strict=True):
+        np.testing.assert_array_equal(leaf, other)
+    assert losses(runs["2x4"]) == record
+
+
+def test_what_the_first_process_refuses_ends_them_all(launch, runs):
+    done = launch(runs["2x4"], "--gin.NetworkConfig.mlp_dim=128")
+    assert done.returncode == 2
+    assert done.stderr.count("holds a run with another configuration (model.network.mlp_dim: 64 there, 128 now)") == 1
+    assert "padir train: save_model failed in process 0, whose message says why" in done.stderr
