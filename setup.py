@@ -35,6 +35,8 @@ EXTRAS = {
         "tensorflow>=2.21",
         "tensorflow-text>=2.21",
         "tensorflow-datasets>=4.9.9",
+        # tensorflow-datasets imports it through etils without requiring it.
+        "importlib_resources>=6.4",
     ],
     "tpu": ["jax[tpu]>=0.10"],
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.
