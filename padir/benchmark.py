@@ -161,10 +161,9 @@ def benchmark(
     named = {system.name: (opened[system.run_dir], system.decode) for system in systems}
     latencies = measure_latency(named, texts, repeats=repeats, seed=seed)
 
-    facts = run_facts()
     first = np.median(latencies[systems[0].name].samples)
     result = {
-        "facts": facts,
+        "facts": run_facts(),
         "data_dir": str(data_dir),
         "split": split,
         "batch_size": 1,

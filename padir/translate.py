@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from padir import rng, sharding
 from padir.convert import needed_vocabulary, open_model
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
-from padir.decoding.state import Hypotheses
+from padir.decoding.state import Hypotheses, Trace
 from padir.errors import PadirError
 from padir.line_files import Line, Rejects, check_inputs, count_lines, read_chunks, writing
 from padir.models import DECODE_CONFIGS, AutoregressiveModel, DecodeConfig, Model
@@ -53,10 +54,38 @@ class Translation:
     cut_off: bool = False
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _decode(model: Model, params: PyTree, source: Array, key: Array, decode: DecodeConfig, *steps: Array) -> Hypotheses:
-    """`model.decode`, compiled once for all translators of equal models."""
-    return model.decode(params, source, key, decode, *steps)
+# (parameters as leaves, source, key, number of steps where it is data) → (packed hypotheses, trace)
+_Program = Callable[..., tuple[Array, Trace | None]]
+
+
+@functools.cache
+def _program(model: Model, decode: DecodeConfig, structure: jax.tree_util.PyTreeDef) -> _Program:
+    """`model.decode`, compiled once for all translators of equal models.
+
+    What is handed over costs microseconds a piece, which short requests feel: so parameters go in as bare leaves and
+    the hypotheses come out as one array.
+    """
+
+    @jax.jit
+    def run(leaves: list[Array], source: Array, key: Array, *steps: Array) -> tuple[Array, Trace | None]:
+        found = model.decode(jax.tree.unflatten(structure, leaves), source, key, decode, *steps)
+        return _pack(found), found.trace
+
+    return run
+
+
+def _pack(found: Hypotheses) -> Array:
+    """Everything but the trace as [B, K, 4 + L] int32, to be copied to the host at once."""
+    scores = jax.lax.bitcast_convert_type(found.scores, jnp.int32)
+    batch_steps = jnp.broadcast_to(found.batch_steps, scores.shape)
+    numbers = jnp.stack([scores, found.predicted_lengths, found.steps_run, batch_steps], axis=-1)
+    return jnp.concatenate([numbers, found.tokens], axis=-1)
+
+
+def _unpack(packed: np.ndarray, trace: Trace | None) -> Hypotheses:
+    """What `_pack` packed, as numpy arrays."""
+    scores = np.ascontiguousarray(packed[..., 0]).view(np.float32)
+    return Hypotheses(packed[..., 4:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], jax.device_get(trace))
 
 
 class Translator:
@@ -73,7 +102,7 @@ class Translator:
         self.vocabulary = vocabulary
         self.step = step
         self._mesh = sharding.make_mesh()
-        self._params = jax.device_put(params, sharding.replicated(self._mesh))
+        self._leaves, self._structure = jax.tree.flatten(jax.device_put(params, sharding.replicated(self._mesh)))
         self._key = rng.stream(seed, "decode")
 
     @property
@@ -162,8 +191,9 @@ class Translator:
             batch[row, : len(ids)] = ids
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
         # Of a refinement the number of steps is data: 1, 4 and 10 steps share one compiled program.
-        decode, steps = decode.steps_as_data() if isinstance(decode, Refinement) else (decode, ())
-        return jax.device_get(_decode(self.model, self._params, placed, self._key, decode, *steps))
+        decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
+        packed, trace = _program(self.model, decode, self._structure)(self._leaves, placed, self._key, *steps)
+        return _unpack(np.asarray(packed), trace)
 
     def checked(self, decode: DecodeConfig | None) -> DecodeConfig:
         """`decode`, or the default for None; raises PadirError if it is for the other kind of model."""

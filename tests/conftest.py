@@ -85,12 +85,18 @@ class Release:
         import jax
 
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {_t5x_name(path): (leaf, self.arrays[prefix + _t5x_name(path)]) for path, leaf in leaves}
+        return {_t5x_name(path): (leaf, _as_ours(self.arrays, prefix + _t5x_name(path))) for path, leaf in leaves}
 
 
 def _t5x_name(path) -> str:
-    """Our nested keys as T5X's: network/encoder/layers/0/… → encoder/layers_0/…"""
-    return "/".join(str(key.key) for key in path).removeprefix("network/").replace("layers/", "layers_")
+    """Our nested keys as T5X's: network/encoder/layers/0/…/weight → encoder/layers_0/…/kernel"""
+    name = "/".join(str(key.key) for key in path).removeprefix("network/")
+    return name.replace("layers/", "layers_").replace("/weight", "/kernel")
+
+
+def _as_ours(arrays: dict, name: str):
+    """The release's array on our axes: its kernels are [in, out], our weights [out, in]."""
+    return arrays[name].T if name.endswith("/kernel") else arrays[name]
 
 
 @pytest.fixture(scope="session")
@@ -121,7 +127,7 @@ def release(golden):
         assert named == {_t5x_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
 
         def theirs(path, shape):
-            array = arrays[f"params/{_t5x_name(path)}"]
+            array = _as_ours(arrays, f"params/{_t5x_name(path)}")
             assert array.shape == shape.shape, path
             return jnp.asarray(array)
 

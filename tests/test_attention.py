@@ -30,7 +30,7 @@ def random(*shape, seed):
 
 def plain_attention(attention, x, memory, bias):
     """One head and one query at a time."""
-    kernels = {name: np.asarray(getattr(attention, name).kernel[...]) for name in ("query", "key", "value", "out")}
+    kernels = {name: np.asarray(getattr(attention, name).weight[...]).T for name in ("query", "key", "value", "out")}
     batch, queries, keys = x.shape[0], x.shape[1], memory.shape[1]
     weights = np.zeros((batch, HEADS, queries, keys))
     mixed = np.zeros((batch, queries, HEADS * WIDTH))
@@ -68,8 +68,8 @@ def test_the_query_initialisation_carries_the_scale():
     wide = MultiHeadAttention(
         256, 4, 64, dropout_rate=0.0, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(params=jax.random.key(1))
     )
-    assert float(wide.query.kernel[...].std()) == pytest.approx(1 / np.sqrt(256 * 64), rel=0.02)
-    assert float(wide.key.kernel[...].std()) == pytest.approx(1 / np.sqrt(256), rel=0.02)
+    assert float(wide.query.weight[...].std()) == pytest.approx(1 / np.sqrt(256 * 64), rel=0.02)
+    assert float(wide.key.weight[...].std()) == pytest.approx(1 / np.sqrt(256), rel=0.02)
 
 
 def test_dropout_reaches_what_is_applied_but_not_the_reported_weights(attention):

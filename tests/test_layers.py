@@ -50,23 +50,23 @@ def test_subkeys_differ_by_consumer_and_stay_off():
 
 def test_dense_is_a_matrix_product_with_t5_initialisation(rngs):
     dense = layers.Dense(400, 300, dtype=FLOAT32, rngs=rngs, scale=0.5)
-    kernel = np.asarray(dense.kernel[...])
-    assert kernel.std() == pytest.approx(0.5 / 20, rel=0.02)
-    assert abs(kernel.mean()) < 1e-3
+    weight = np.asarray(dense.weight[...])
+    assert weight.std() == pytest.approx(0.5 / 20, rel=0.02)
+    assert abs(weight.mean()) < 1e-3
     x = random(2, 400)
-    np.testing.assert_allclose(dense(jnp.asarray(x)), x @ kernel, atol=1e-5)
+    np.testing.assert_allclose(dense(jnp.asarray(x)), x @ weight.T, atol=1e-5)
 
 
 def test_dense_computes_in_its_dtype_and_keeps_float32_parameters(rngs):
     dense = layers.Dense(4, 3, dtype=jnp.dtype("bfloat16"), rngs=rngs)
-    assert dense.kernel[...].dtype == jnp.float32
+    assert dense.weight[...].dtype == jnp.float32
     assert dense(jnp.ones((2, 4))).dtype == jnp.bfloat16
 
 
 def test_a_dense_product_in_float32_is_not_rounded_to_its_dtype(rngs):
     dense = layers.Dense(64, 3, dtype=jnp.dtype("bfloat16"), rngs=rngs)
     x = jnp.asarray(random(50, 64)).astype(jnp.bfloat16)
-    exact = np.asarray(x, np.float64) @ np.asarray(dense.kernel[...].astype(jnp.bfloat16), np.float64)
+    exact = np.asarray(x, np.float64) @ np.asarray(dense.weight[...].astype(jnp.bfloat16), np.float64).T
     assert dense.in_float32(x).dtype == jnp.float32
     np.testing.assert_allclose(dense.in_float32(x), exact, atol=1e-5)
     assert np.abs(dense(x).astype(jnp.float32) - exact).max() > 1e-3
@@ -108,17 +108,17 @@ def test_rms_norm_takes_its_statistics_in_float32():
 def test_relu_mlp_against_numpy(rngs):
     mlp = layers.MLP(4, 6, activation="relu", dropout_rate=0.5, dtype=FLOAT32, rngs=rngs)
     x = random(2, 3, 4)
-    hidden = np.maximum(x @ np.asarray(mlp.wi.kernel[...]), 0)
-    np.testing.assert_allclose(mlp(jnp.asarray(x)), hidden @ np.asarray(mlp.wo.kernel[...]), atol=1e-6)
+    hidden = np.maximum(x @ np.asarray(mlp.wi.weight[...]).T, 0)
+    np.testing.assert_allclose(mlp(jnp.asarray(x)), hidden @ np.asarray(mlp.wo.weight[...]).T, atol=1e-6)
 
 
 def test_gated_gelu_mlp_against_numpy(rngs):
     mlp = layers.MLP(4, 6, activation="gated-gelu", dropout_rate=0.0, dtype=FLOAT32, rngs=rngs)
     x = random(2, 3, 4)
-    gate = x @ np.asarray(mlp.wi_0.kernel[...])
+    gate = x @ np.asarray(mlp.wi_0.weight[...]).T
     gelu = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
-    hidden = gelu * (x @ np.asarray(mlp.wi_1.kernel[...]))
-    np.testing.assert_allclose(mlp(jnp.asarray(x)), hidden @ np.asarray(mlp.wo.kernel[...]), atol=1e-6)
+    hidden = gelu * (x @ np.asarray(mlp.wi_1.weight[...]).T)
+    np.testing.assert_allclose(mlp(jnp.asarray(x)), hidden @ np.asarray(mlp.wo.weight[...]).T, atol=1e-6)
 
 
 @pytest.mark.parametrize(

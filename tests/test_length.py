@@ -78,7 +78,7 @@ def test_relative_logits_score_the_difference_in_length(encoded):
     relative = predictor(6, relative=True)
     state = np.asarray(encoded, np.float32)
     total = np.stack([state[0, 1:3].sum(0), state[1, 1:4].sum(0)])  # padding does not count
-    read = state[:, 0] + total @ np.asarray(relative.sum.kernel[...])
+    read = state[:, 0] + total @ np.asarray(relative.sum.weight[...]).T
     scores = read @ np.asarray(relative.length_embed.embedding[...]).T
     # Row 3 of 6 stands for equal lengths; lengths 1 to 6 after sources of 2 and of 3 tokens. What lies beyond
     # the table shares its ends: 5 - 2 = +3 and 6 - 2 = +4 count as +2.
@@ -120,8 +120,8 @@ class TestFertility:
 
     def test_it_adds_up_what_each_source_token_is_expected_to_become(self, fertility, encoded):
         state = np.asarray(encoded[:, 1:], np.float64)
-        hidden = np.asarray(jax.nn.gelu(state @ np.asarray(fertility.mlp.kernel[...], np.float64)))
-        scores = np.exp(hidden @ np.asarray(fertility.logits_dense.kernel[...]))
+        hidden = np.asarray(jax.nn.gelu(state @ np.asarray(fertility.mlp.weight[...], np.float64).T))
+        scores = np.exp(hidden @ np.asarray(fertility.logits_dense.weight[...]).T)
         assert scores.shape == (2, 3, 3), "each token becomes 0, 1 or 2"
         expected = (scores / scores.sum(-1, keepdims=True)) @ [0.0, 1.0, 2.0]
         estimates = [expected[0, :2].sum(), expected[1].sum()]  # padding becomes nothing
@@ -132,8 +132,8 @@ class TestFertility:
 
     def test_no_source_token_becomes_more_than_two(self, fertility):
         fertility = nnx.clone(fertility)
-        fertility.logits_dense.kernel[...] = jnp.zeros((400, 3)).at[:, 2].set(100.0)
-        certain = fertility(jnp.ones((2, 3, 400)) * jnp.sign(fertility.mlp.kernel[...].sum(1)), SOURCE)
+        fertility.logits_dense.weight[...] = jnp.zeros((3, 400)).at[2].set(100.0)
+        certain = fertility(jnp.ones((2, 3, 400)) * jnp.sign(fertility.mlp.weight[...].sum(0)), SOURCE)
         np.testing.assert_allclose(certain[:, 3], [0.0, -4.0], atol=1e-3)  # estimates 4 and 6
 
     def test_it_does_not_train_the_encoder(self, fertility, encoded):

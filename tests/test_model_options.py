@@ -101,11 +101,11 @@ class TestRejecter:
         assert "rejecter" not in PADIR.init(0)
 
     def test_it_is_one_linear_layer_on_the_decoder_embeddings(self, model, params):
-        assert jax.tree.map(jnp.shape, params["rejecter"]) == {"projection": {"kernel": (16, 1)}}
+        assert jax.tree.map(jnp.shape, params["rejecter"]) == {"projection": {"weight": (1, 16)}}
         hidden = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.bfloat16)
         logits = model.module(params).rejecter(hidden)
         assert logits.shape == (2, 3) and logits.dtype == jnp.float32
-        expected = np.asarray(hidden, np.float32) @ np.asarray(params["rejecter"]["projection"]["kernel"])[:, 0]
+        expected = np.asarray(hidden, np.float32) @ np.asarray(params["rejecter"]["projection"]["weight"])[0]
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
     def test_it_learns_whether_the_argmax_is_right_and_leaves_the_rest_alone(self, model, params):
@@ -135,7 +135,7 @@ class TestRejecter:
         assert float(metrics["rejecter_accuracy/stage_1"]) == pytest.approx(((keep > 0.5) == right).mean())
         stages = [metrics[f"loss/stage_{stage}"] + 0.5 * metrics[f"loss/rejecter_stage_{stage}"] for stage in (1, 2)]
         assert float(loss) == pytest.approx(float(sum(stages) / 2 + metrics["loss/length"]), rel=1e-5)
-        assert np.abs(gradient["rejecter"]["projection"]["kernel"]).max() > 0
+        assert np.abs(gradient["rejecter"]["projection"]["weight"]).max() > 0
         without = value_and_grad(PADIR)({name: params[name] for name in PADIR.init(0)}, data, KEY)[1]
         for name in without:
             jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), gradient[name], without[name])

@@ -102,7 +102,9 @@ class TestPadirTraining:
         handed = np.zeros_like(predicted)
         for row, column in np.argwhere(np.asarray(targets) != 0):
             repeats = column > 0 and predicted[row, column] == predicted[row, column - 1]
-            handed[row, column] = IDS.mask_id if repeats else predicted[row, column]
+            # What decoding puts back is the start: EOS at the last position, MASK before it.
+            start = 1 if targets[row, column] == 1 else IDS.mask_id
+            handed[row, column] = start if repeats else predicted[row, column]
         return jnp.asarray(handed)
 
     def test_loss_and_gradient_are_the_mean_over_stages_plus_the_length_loss(self, padir):

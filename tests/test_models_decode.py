@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_models
 
 from padir import network
 from padir.decoding.autoregressive import Autoregressive
@@ -27,16 +28,7 @@ from padir.types import TokenIds
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 IDS = TokenIds(num_pieces=40)
-SIZES = {
-    "embed_dim": 16,
-    "num_heads": 2,
-    "head_dim": 8,
-    "mlp_dim": 32,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "tied_logits": False,
-    "dropout_rate": 0.1,
-}
+SIZES = tiny_models.SIZES | {"tied_logits": False}
 LONGEST = 14
 PADIR = PadirModel(IDS, NetworkConfig(**SIZES), max_source_length=16, max_target_length=LONGEST)
 # The same with a rejecter.
@@ -56,21 +48,21 @@ decode_ar = jax.jit(AR.decode, static_argnums=3)
 
 
 def sharpen(params):
-    """Larger kernels: lengths and tokens vary with the source, and greedy choices are clear."""
-    return jax.tree_util.tree_map_with_path(lambda path, x: 2.0 * x if path[-1].key == "kernel" else x, params)
+    """Larger weights: lengths and tokens vary with the source, and greedy choices are clear."""
+    return jax.tree_util.tree_map_with_path(lambda path, x: 2.0 * x if path[-1].key == "weight" else x, params)
 
 
 @pytest.fixture(scope="module")
 def padir():
-    return sharpen(PADIR.init(3))
+    return sharpen(PADIR.init(4))
 
 
 @pytest.fixture(scope="module")
 def ar():
     params = sharpen(AR.init(3))
-    kernel = params["network"]["logits_dense"]["kernel"]
+    weight = params["network"]["logits_dense"]["weight"]
     # EOS likelier than chance, so that rows end at different steps.
-    params["network"]["logits_dense"]["kernel"] = kernel.at[:, 1].multiply(1.5)
+    params["network"]["logits_dense"]["weight"] = weight.at[1].multiply(1.5)
     return params
 
 
@@ -253,8 +245,8 @@ class TestPadirDecode:
 def critic(padir):
     """Parameters with a rejecter that keeps about half of the tokens."""
     params = {**CRITIC.init(5), **padir}
-    kernel = params["rejecter"]["projection"]["kernel"]
-    return {**params, "rejecter": {"projection": {"kernel": 20 * kernel}}}
+    weight = params["rejecter"]["projection"]["weight"]
+    return {**params, "rejecter": {"projection": {"weight": 20 * weight}}}
 
 
 @functools.partial(jax.jit, static_argnums=3)

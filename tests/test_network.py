@@ -100,18 +100,18 @@ def read_safetensors(path):
 
 
 def from_hugging_face(weights, *, layers, gated, tied):
-    """Our parameter tree of a Hugging Face T5's weights; its kernels are [out, in]."""
+    """Our parameter tree of a Hugging Face T5's weights."""
 
     def attention(prefix):
         names = {"query": "q", "key": "k", "value": "v", "out": "o"}
-        return {ours: {"kernel": weights[f"{prefix}.{theirs}.weight"].T} for ours, theirs in names.items()}
+        return {ours: {"weight": weights[f"{prefix}.{theirs}.weight"]} for ours, theirs in names.items()}
 
     def norm(name):
         return {"scale": weights[f"{name}.weight"]}
 
     def mlp(prefix):
         names = ("wi_0", "wi_1", "wo") if gated else ("wi", "wo")
-        return {name: {"kernel": weights[f"{prefix}.DenseReluDense.{name}.weight"].T} for name in names}
+        return {name: {"weight": weights[f"{prefix}.DenseReluDense.{name}.weight"]} for name in names}
 
     def stack(name, layer):
         table = weights[f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
@@ -144,7 +144,7 @@ def from_hugging_face(weights, *, layers, gated, tied):
         "encoder": stack("encoder", encoder_layer),
         "decoder": stack("decoder", decoder_layer),
     }
-    return params if tied else params | {"logits_dense": {"kernel": weights["shared.weight"].T}}
+    return params if tied else params | {"logits_dense": {"weight": weights["shared.weight"]}}
 
 
 @pytest.fixture(scope="module", params=["t5_10", "t5_11"])
@@ -311,8 +311,8 @@ def test_untied_logits_of_a_bfloat16_network_are_not_rounded_to_bfloat16():
     network = build(dtype="bfloat16", tied_logits=False)
     hidden = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.bfloat16)
     logits = network.logits(hidden)
-    kernel = np.asarray(network.logits_dense.kernel[...].astype(jnp.bfloat16), np.float64)
-    np.testing.assert_allclose(logits, np.asarray(hidden, np.float64) @ kernel, atol=1e-5)
+    weight = np.asarray(network.logits_dense.weight[...].astype(jnp.bfloat16), np.float64)
+    np.testing.assert_allclose(logits, np.asarray(hidden, np.float64) @ weight.T, atol=1e-5)
 
 
 def test_float32_attention_logits_make_no_difference_to_a_float32_network():
@@ -321,7 +321,8 @@ def test_float32_attention_logits_make_no_difference_to_a_float32_network():
     for exact in (True, False):
         network = build(float32_attention_logits=exact)
         found.append(decode(network, encode(network, source), source, target))
-    jax.tree.map(np.testing.assert_array_equal, *found)
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_float32_attention_logits_can_be_given_up_in_a_bfloat16_network():

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.cache import DecoderCache
-from padir.decoding.sampling import Sampling, greedy
+from padir.decoding.sampling import Sampling, argmax
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.types import EOS_ID, PAD_ID, Array
 
-# (last tokens [N] int32, cache) → (logits [N, V], cache)
+# (last tokens [N] int32, cache) → (log-probabilities [N, V] float32, cache); -inf forbids a token
 StepFn = Callable[[Array, DecoderCache], tuple[Array, DecoderCache]]
-# (logits [N, V], position [] int32) → (tokens [N] int32, their log-probabilities [N] float32)
-ChooseFn = Callable[[Array, Array], tuple[Array, Array]]
+# (log-probabilities [N, V], position [] int32) → tokens [N] int32
+ChooseFn = Callable[[Array, Array], Array]
 
 # T5 starts a target with the padding id; BOS stays reserved.
 START_ID = PAD_ID
@@ -99,10 +99,10 @@ class AutoregressiveState:
     cache: DecoderCache
 
 
-def _likeliest(logits: Array, position: Array) -> tuple[Array, Array]:
+def _likeliest(log_probs: Array, position: Array) -> Array:
     """The `ChooseFn` of greedy decoding."""
     del position
-    return greedy(logits)
+    return argmax(log_probs)
 
 
 def generate(
@@ -116,7 +116,7 @@ def generate(
     """Writes token after token until every row has its EOS.
 
     Args:
-      step_fn: one decoder pass with its cache; -inf forbids a token.
+      step_fn: one decoder pass with its cache.
       cache: empty, with room for `max_length` tokens.
       live: [N] bool, False for rows that only pad the batch: they count as finished from the start.
       limits: [N] int32, most tokens each row may have, EOS counted.
@@ -132,8 +132,9 @@ def generate(
 
     def step(state: AutoregressiveState) -> AutoregressiveState:
         position = state.cache.position
-        logits, new_cache = step_fn(state.last, state.cache)
-        token, log_prob = choose(logits, position)
+        log_probs, new_cache = step_fn(state.last, state.cache)
+        token = choose(log_probs, position)
+        log_prob = jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
         # A finished row goes on through the decoder (the shape is fixed) but writes only padding.
         token = jnp.where(state.done, PAD_ID, token)
         return AutoregressiveState(
@@ -179,10 +180,9 @@ def decode(
     size = config.rows_per_source
     shape = (live.shape[0], size)
 
-    def choose(logits: Array, position: Array) -> tuple[Array, Array]:
-        per_source = logits.reshape(*shape, -1)
-        tokens, log_probs = config.sampling(per_source, jax.random.fold_in(key, position))
-        return tokens.reshape(-1), log_probs.reshape(-1)
+    def choose(log_probs: Array, position: Array) -> Array:
+        per_source = log_probs.reshape(*shape, -1)
+        return config.sampling(per_source, jax.random.fold_in(key, position))[0].reshape(-1)
 
     state = generate(
         step_fn,

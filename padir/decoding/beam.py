@@ -144,7 +144,7 @@ def beam_search(
     """Searches until every source is done.
 
     Args:
-      step_fn: one decoder pass with its cache over N = B·K rows; -inf forbids a token.
+      step_fn: one decoder pass with its cache over N = B·K rows.
       cache: empty, with N rows and room for `max_length` tokens.
       live: [B] bool, False for sources that only pad the batch: they count as done from the start.
       limits: [B] int32, most tokens a target may have, EOS counted; one that reaches it counts as finished.
@@ -160,8 +160,8 @@ def beam_search(
         return (state.cache.position < max_length) & ~state.done.all()
 
     def step(state: BeamState) -> BeamState:
-        logits, new_cache = step_fn(state.last, state.cache)
-        candidates = _best_continuations(logits, state.log_probs)
+        next_log_probs, new_cache = step_fn(state.last, state.cache)
+        candidates = _best_continuations(next_log_probs, state.log_probs)
         return _advance(state.replace(cache=new_cache), candidates, state.cache.position, limits, config)
 
     nothing = jnp.full((sources, size), -jnp.inf, jnp.float32)
@@ -180,16 +180,15 @@ def beam_search(
     return jax.lax.while_loop(running, step, first)
 
 
-def _best_continuations(logits: Array, log_probs: Array) -> _Candidates:
-    """The 2K best of all K·V continuations: logits [N, V], log_probs [B, K] of the live hypotheses.
+def _best_continuations(next_log_probs: Array, log_probs: Array) -> _Candidates:
+    """The 2K best of all K·V continuations: next_log_probs [N, V], log_probs [B, K] of the live hypotheses.
 
     2K, because at most one continuation of each hypothesis is EOS: K unfinished ones are always among them.
     """
     sources, size = log_probs.shape
-    logits = logits.astype(jnp.float32)
-    # The best of all are among the best of each; logits are never normalised as a whole.
-    best, tokens = jax.lax.top_k(logits, min(2 * size, logits.shape[-1]))
-    sums = best - jax.nn.logsumexp(logits, axis=-1, keepdims=True) + log_probs.reshape(-1, 1)
+    # The best of all are among the best of each.
+    best, tokens = jax.lax.top_k(next_log_probs, min(2 * size, next_log_probs.shape[-1]))
+    sums = best + log_probs.reshape(-1, 1)
     sums, index = jax.lax.top_k(sums.reshape(sources, -1), 2 * size)
     parents = index // best.shape[-1]
     return _Candidates(sums, parents, jnp.take_along_axis(tokens.reshape(sources, -1), index, axis=-1))

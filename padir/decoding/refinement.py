@@ -8,6 +8,7 @@ is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -116,6 +117,7 @@ class Refinement:
         if self.t5x_compat:
             _check_t5x_compat(self)
 
+    @functools.cached_property
     def steps_as_data(self) -> tuple[Refinement, tuple[np.int32, ...]]:
         """(a configuration that is the same for any number of steps, (that number,)): one compiled program for all.
 
@@ -226,11 +228,11 @@ def refinement_step(
     remasked = config.remask(StepView(proposal, log_probs, inside, state.step, limit, output.rejecter_logits))
     tokens = jnp.where(remasked, config.replace(initial, state.tokens, logits_sum), proposal)
 
-    confidence = jnp.where(remasked.any(-1), -jnp.inf, log_probs.min(-1))
-    stop = config.stop(state.tokens, tokens, confidence)
+    any_remasked = remasked.any(-1)
+    confidence = jnp.where(any_remasked, -jnp.inf, log_probs.min(-1))
+    stop = config.stop(state.tokens, tokens, _settled(state.tokens, tokens, any_remasked, config), confidence)
     if config.remask.changes_with_step:
-        # The next step may remask less: what it would read tells nothing while anything is remasked.
-        stop &= ~remasked.any(-1)
+        stop &= ~any_remasked
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
@@ -248,6 +250,16 @@ def refinement_step(
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
         new = new.replace(trace=trace)
     return new
+
+
+def _settled(read: Array, next_tokens: Array, any_remasked: Array, config: Refinement) -> Array:
+    """Rows that no further step could change; see `StopPolicy`."""
+    repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
+    if config.remask.changes_with_step:
+        # The next step may remask less: what it would read tells nothing while anything is remasked.
+        repeats &= ~any_remasked
+    # Whatever the next step would read, it may be that it could not write.
+    return repeats | ~any_remasked if config.rewrite_only_remasked else repeats
 
 
 def as_output(output: StepOutput | Array) -> StepOutput:

@@ -18,6 +18,18 @@ def forbid_reserved(logits: Array, ids: TokenIds) -> Array:
     return jnp.where((token != PAD_ID) & (token < ids.num_pieces), logits, -jnp.inf)
 
 
+def log_probabilities(logits: Array, ids: TokenIds) -> Array:
+    """How likely a model of text thinks each id: logits [..., V] → log-probabilities [..., V] float32.
+
+    They are of all ids there are, reserved ones too, as in training; only the rows that pad the table to V have no
+    part in them. Then ids that no text can contain are forbidden: -inf.
+    """
+    logits = logits.astype(jnp.float32)
+    real = jnp.arange(logits.shape[-1]) < ids.unpadded_size
+    normalizer = jax.nn.logsumexp(logits, axis=-1, where=real, keepdims=True)
+    return forbid_reserved(logits - normalizer, ids)
+
+
 def argmax(logits: Array) -> Array:
     """The first index of the largest value: logits [..., V] → [...] int32, as `jnp.argmax`.
 

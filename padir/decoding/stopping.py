@@ -15,12 +15,14 @@ from padir.types import Array
 class StopPolicy(Protocol):
     """Decides per row, from what a step read, what the next would read, and how sure the step was."""
 
-    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
+    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
         """Chooses the rows that are finished.
 
         Args:
           read: [N, L] int32, what the step read.
           next_tokens: [N, L] int32, what the next would read.
+          settled: [N] bool, where no further step could change anything: the two are equal and steps neither draw
+            at random nor go on to remask less, or the next step may write nowhere.
           confidence: [N] float32, log-probability of the least likely token; -inf where any was remasked.
 
         Returns:
@@ -32,11 +34,11 @@ class StopPolicy(Protocol):
 class StopWhenUnchanged(StopPolicy):
     """Stops where X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one.
 
-    Of a remasking schedule that is not true while anything is remasked, and the loop then goes on.
+    That is not true of a remasking schedule while anything is remasked, nor of sampling: the loop then goes on.
     """
 
-    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
-        return (read == next_tokens).all(axis=-1)
+    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
+        return settled
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,16 @@ class StopWhenConfident(StopPolicy):
         if not 0.0 < self.threshold <= 1.0:
             raise PadirError(f"StopWhenConfident.threshold: {self.threshold} is not in (0, 1]")
 
-    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
-        return (read == next_tokens).all(axis=-1) | (confidence >= math.log(self.threshold))
+    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
+        return settled | (confidence >= math.log(self.threshold))
 
 
 @dataclass(frozen=True)
 class StopNever(StopPolicy):
     """Runs every step, for benchmarks of a fixed amount of work."""
 
-    def __call__(self, read: Array, next_tokens: Array, confidence: Array) -> Array:
-        return jnp.zeros((read.shape[0],), bool)
+    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
+        return jnp.zeros_like(settled)
 
 
 POLICIES = (StopWhenUnchanged, StopWhenConfident, StopNever)

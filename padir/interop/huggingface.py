@@ -123,7 +123,7 @@ def save(path: str | os.PathLike, model: Model, params: PyTree, *, vocabulary: s
     config: dict[str, Any] = {"model_type": _OUR_KEY}
     if isinstance(model, AutoregressiveModel):
         tables = [t5x.EMBEDDING] if model.network.tied_logits else [t5x.EMBEDDING, t5x.LOGITS]
-        # Dense kernels are [in, out] here and [out, in] there.
+        # Kernels are [in, out] in T5X and [out, in] there.
         tensors = {name: _turned(name, tensor) for name, tensor in tensors.items()}
         rows = real_rows([tensors[name] for name in tables], model.ids)
         tensors |= {name: tensors[name][:rows] for name in tables}

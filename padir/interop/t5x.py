@@ -1,9 +1,10 @@
 """Models from and to T5X's parameters (layer 5).
 
-Our parameters are T5X's under nearly the same names, so a name maps by rule:
+Our parameters are T5X's under nearly the same names, so a name maps by rule; our weights [out, in] are its kernels
+[in, out] transposed:
 
-    network/encoder/layers/0/mlp/wi/kernel   encoder/layers_0/mlp/wi/kernel
-    network/logits_dense/kernel              decoder/logits_dense/kernel
+    network/encoder/layers/0/mlp/wi/weight   encoder/layers_0/mlp/wi/kernel
+    network/logits_dense/weight              decoder/logits_dense/kernel
     length_predictor/length_embed/embedding  the same
 """
 
@@ -77,15 +78,16 @@ def model_from_params(
         raise PadirError(f"{source}: {other[0]} holds {given[other[0]].dtype}, not floating-point numbers")
 
     def place(path, leaf) -> jax.Array:
-        return jnp.asarray(given[t5x_name(path)].astype(np.float32))
+        name = t5x_name(path)
+        return jnp.asarray(_turned(name, given[name].astype(np.float32)))
 
     return Imported(model, jax.tree_util.tree_map_with_path(place, jax.eval_shape(model.init, 0)))
 
 
 def flat_params(model: Model, params: PyTree) -> dict[str, np.ndarray]:
     """The parameters of `model` under T5X's names, 2-D kernels; raises PadirError if they are another model's."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    flat = {t5x_name(path): np.asarray(jax.device_get(leaf)) for path, leaf in leaves}
+    leaves = {t5x_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    flat = {name: _turned(name, np.asarray(jax.device_get(leaf))) for name, leaf in leaves.items()}
     check("params", shapes(model), {name: array.shape for name, array in flat.items()})
     return flat
 
@@ -93,12 +95,14 @@ def flat_params(model: Model, params: PyTree) -> dict[str, np.ndarray]:
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """T5X's name → shape of every parameter of `model`."""
     leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, 0))
-    return {t5x_name(path): leaf.shape for path, leaf in leaves}
+    named = {t5x_name(path): leaf.shape for path, leaf in leaves}
+    return {name: shape[::-1] if _is_kernel(name) else shape for name, shape in named.items()}
 
 
 def t5x_name(path: tuple) -> str:
     """T5X's name of the parameter at a `jax.tree_util` path of our tree."""
     name = "/".join(str(entry.key) for entry in path).removeprefix("network/")
+    name = re.sub("/weight$", "/kernel", name)
     return LOGITS if name == "logits_dense/kernel" else re.sub(r"/layers/(\d+)/", r"/layers_\1/", name)
 
 
@@ -162,6 +166,15 @@ def _as_ours(name: str, array: np.ndarray, model: Model) -> np.ndarray:
     if array.ndim == 3 and name.endswith("attention/out/kernel") and array.shape[:2] == heads:
         return array.reshape(-1, array.shape[2])
     return array
+
+
+def _is_kernel(name: str) -> bool:
+    return name.endswith("/kernel")
+
+
+def _turned(name: str, array: np.ndarray) -> np.ndarray:
+    """A 2-D parameter that T5X calls `name`, from its axes to ours or back."""
+    return array.T if _is_kernel(name) else array
 
 
 def _rows(flat: Mapping[str, np.ndarray], name: str, default: int) -> int:

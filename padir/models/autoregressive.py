@@ -12,7 +12,7 @@ from padir.cache import DecoderCache
 from padir.decoding import autoregressive, beam
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
-from padir.decoding.sampling import forbid_reserved
+from padir.decoding.sampling import log_probabilities
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.layers import subkey
@@ -84,7 +84,7 @@ class AutoregressiveModel(BaseModel):
 
         def step(last: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
             output = network.decode(last[:, None], plan, cache)
-            return forbid_reserved(network.logits(output.hidden)[:, 0], self.ids), output.cache
+            return log_probabilities(network.logits(output.hidden)[:, 0], self.ids), output.cache
 
         # A source that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
         # a row may write depends on its own source alone, never on the bucket it is padded to.

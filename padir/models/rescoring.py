@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 
 from padir.decoding.autoregressive import START_ID
-from padir.decoding.sampling import forbid_reserved
+from padir.decoding.sampling import log_probabilities
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
 from padir.types import PAD_ID, Array, PyTree, TokenIds
@@ -44,7 +43,6 @@ class Rescorer:
         rows = tokens.reshape(-1, tokens.shape[-1])
         plan = network.plan(network.encode(source), source, rows.shape[1])
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
-        logits = forbid_reserved(network.logits(network.decode(inputs, plan).hidden), self.model.ids)
-        chosen = jnp.take_along_axis(logits, rows[..., None], axis=-1)[..., 0]
-        log_probs = chosen - jax.nn.logsumexp(logits, axis=-1)
-        return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+        log_probs = log_probabilities(network.logits(network.decode(inputs, plan).hidden), self.model.ids)
+        chosen = jnp.take_along_axis(log_probs, rows[..., None], axis=-1)[..., 0]
+        return jnp.where(rows == PAD_ID, 0.0, chosen).reshape(tokens.shape)

@@ -43,8 +43,8 @@ def stub(tables, size):
         (layer,) = cache.layers
         history = layer.key.at[:, cache.position, 0, 0].set(last)
         # The start token is 0, so the history is all the same moved by one position.
-        logits = tables[rows, hashed(history[..., 0, 0].astype(jnp.int32))]
-        return logits, DecoderCache((KeyValue(history, layer.value),), cache.position + 1)
+        log_probs = jax.nn.log_softmax(tables[rows, hashed(history[..., 0, 0].astype(jnp.int32))])
+        return log_probs, DecoderCache((KeyValue(history, layer.value),), cache.position + 1)
 
     empty = jnp.zeros((tables.shape[0], LENGTH, 1, 1))
     return step, DecoderCache((KeyValue(empty, empty),), jnp.zeros((), jnp.int32))
@@ -154,9 +154,9 @@ def test_a_beam_of_one_is_greedy(alpha):
     assert found.batch_steps == state.cache.position
 
 
-def by_hand(probabilities, config, max_length=3, dtype=jnp.float32):
+def by_hand(probabilities, config, max_length=3):
     """Searches with probabilities [last token, next token] that ignore all before the last."""
-    table = jnp.log(jnp.asarray(probabilities, jnp.float32)).astype(dtype)
+    table = jnp.log(jnp.asarray(probabilities, jnp.float32))
     cache = DecoderCache((), jnp.zeros((), jnp.int32))
 
     def step(last, cache):
@@ -205,15 +205,6 @@ def test_sources_that_pad_the_batch_hold_nobody_up():
     np.testing.assert_array_equal(found.scores[:3], together.scores[:3])
     assert not found.tokens[3:].any() and not found.steps_run[3:].any() and np.isneginf(found.scores[3:]).all()
     assert found.batch_steps == found.steps_run[:3].max() <= 4
-
-
-def test_bfloat16_logits_are_normalised_and_summed_in_float32():
-    """Of 100 equally likely tokens, 20 are written: rounding to 8 bits on the way would be off by 0.1 or more."""
-    even = np.full((102, 102), 0.01)
-    even[:, :2] = 0.0
-    found = by_hand(even, BeamSearch(beam_size=1, alpha=0.0), max_length=20, dtype=jnp.bfloat16)
-    assert found.scores.dtype == jnp.float32
-    np.testing.assert_allclose(found.scores[0, 0], -20 * np.log(100), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class _StopRow(StopPolicy):
     row: int
     from_step_input: int
 
-    def __call__(self, read, next_tokens, confidence):
+    def __call__(self, read, next_tokens, settled, confidence):
         return (jnp.arange(read.shape[0]) == self.row) & (read[:, 1] == self.from_step_input)
 
 
@@ -143,7 +143,7 @@ class _StopWhenSumIsDivisible(StopPolicy):
 
     divisor: int = 3
 
-    def __call__(self, read, next_tokens, confidence):
+    def __call__(self, read, next_tokens, settled, confidence):
         return next_tokens.sum(-1) % self.divisor == 0
 
 
@@ -182,6 +182,14 @@ class TestSchedulesByHand:
         state = steps_by_hand(SURE, rows, lengths, **options)
         assert state.trace.inputs[:7, 1].tolist() == [[M, M, 1, 0, 0]] + 5 * [[2, M, 4, 0, 0]] + [[2, 3, 4, 0, 0]]
         assert state.steps_run.tolist() == [2, 7]
+
+    def test_no_pass_is_run_that_could_not_write(self):
+        """As above, but what was not hidden is kept: the pass that would only read the result is saved."""
+        rows, lengths = [[M, 1, 0, 0, 0], [M, M, 1, 0, 0]], [2, 3]
+        options = {"num_steps": 10, "remask": RemaskLinear(), "rewrite_only_remasked": True}
+        state = steps_by_hand(SURE, rows, lengths, **options)
+        assert state.steps_run.tolist() == [1, 6]
+        assert state.proposal[:, :3].tolist() == [[2, 1, 0], [2, 3, 1]]
 
     def test_what_was_not_hidden_keeps_token_and_probability(self):
         """Position 0 says 2, and 3 once position 1 is known: too late."""
@@ -282,13 +290,15 @@ class TestAgainstAPlainLoop:
                     written[i] = int(total[i].argmax())
             trace.append((list(tokens), list(proposal)))
             steps += 1
-            unchanged, tokens = written == tokens, written
+            settled = written == tokens and config.sampling.temperature == 0
+            settled |= config.rewrite_only_remasked and not hidden
+            tokens = written
             if hidden and isinstance(config.remask, RemaskLinear):
                 continue
             sure = not hidden and min(log_probs[:length]) >= np.log(0.2)
             if isinstance(config.stop, StopWhenConfident) and sure:
                 break
-            if isinstance(config.stop, StopWhenUnchanged | StopWhenConfident) and unchanged:
+            if isinstance(config.stop, StopWhenUnchanged | StopWhenConfident) and settled:
                 break
             if isinstance(config.stop, _StopWhenSumIsDivisible) and sum(tokens) % 3 == 0:
                 break
@@ -346,7 +356,7 @@ class TestAgainstAPlainLoop:
                 assert state.trace.proposals[:steps, row].tolist() == [written for _, written in trace]
                 steps_seen.add(steps)
             assert state.step == state.steps_run.max()
-        if not isinstance(config.stop, StopNever):
+        if not isinstance(config.stop, StopNever) and config.sampling.temperature == 0:
             assert len(steps_seen) > 2, "the examples must stop at different steps to show anything"
 
 
@@ -451,13 +461,13 @@ class TestOptions:
             assert Refinement(parallel_starts=4, **option).parallel_starts == 4
 
     def test_steps_as_data_leave_one_configuration(self):
-        configs = [Refinement(num_steps=steps, start=StartWithMask()).steps_as_data() for steps in (1, 4, 10)]
+        configs = [Refinement(num_steps=steps, start=StartWithMask()).steps_as_data for steps in (1, 4, 10)]
         assert len({config for config, _ in configs}) == 1
         assert [steps for _, (steps,) in configs] == [1, 4, 10]
         schedule = Refinement(num_steps=10, remask=RemaskLinear())
-        assert schedule.steps_as_data()[0] == Refinement(num_steps=4, remask=RemaskLinear()).steps_as_data()[0]
+        assert schedule.steps_as_data[0] == Refinement(num_steps=4, remask=RemaskLinear()).steps_as_data[0]
         traced = Refinement(num_steps=7, return_trace=True)
-        assert traced.steps_as_data() == (traced, ())
+        assert traced.steps_as_data == (traced, ())
 
     def test_hashable_even_with_buckets_from_a_list(self):
         """gin binds lists; jit needs a hashable configuration."""

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 from padir.errors import PadirError
 from padir.interop import huggingface, t5x
 from padir.models import AutoregressiveModel, LossConfig, PadirModel
@@ -88,6 +89,21 @@ class TestTheirNumbers:
         config = Autoregressive(max_length_ratio=0, max_length_offset=12)
         found = model.decode(params, arrays["encoder_input_tokens"], jax.random.key(0), config)
         np.testing.assert_array_equal(found.tokens[:, 0, :12], arrays["greedy"][:, 1:])
+
+    @pytest.mark.parametrize("alpha", [0.0, 1.0])
+    @pytest.mark.parametrize("early_exit", ["exact", "current_length"])
+    def test_beam_5(self, name, loaded, golden, alpha, early_exit):
+        model, params = loaded
+        arrays = golden(f"hf_t5/{name}.npz")
+        expected = arrays[f"beam5_lp{alpha}_sequences"].reshape(4, 5, 13)[..., 1:]  # without the start token
+        # After EOS they go on with whatever their padding is.
+        expected = np.where(np.cumsum(expected == 1, axis=-1) - (expected == 1) > 0, 0, expected)
+        config = BeamSearch(alpha=alpha, early_exit=early_exit, max_length_ratio=0.0, max_length_offset=12)
+        found = model.decode(params, arrays["encoder_input_tokens"], jax.random.key(0), config)
+        np.testing.assert_array_equal(found.tokens[..., :12], expected)
+        scores = arrays[f"beam5_lp{alpha}_scores"].reshape(4, 5)
+        # Their logits carry rounding of their own (see tests/test_network.py), which adds up over 12 tokens.
+        np.testing.assert_allclose(found.scores, scores, atol=2e-3 if alpha == 0.0 else 5e-4)
 
 
 class TestRoundTrip:
@@ -216,7 +232,7 @@ class TestVariants:
         rewrite_tensors(folder, **{"lm_head.weight": table})
         model, params = huggingface.load(folder)
         assert not model.network.tied_logits
-        np.testing.assert_array_equal(params["network"]["logits_dense"]["kernel"][:, :40], table.T)
+        np.testing.assert_array_equal(params["network"]["logits_dense"]["weight"][:40], table)
 
     def test_logits_of_their_own_that_are_not_there(self, folder):
         rewrite_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)

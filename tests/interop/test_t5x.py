@@ -155,12 +155,12 @@ def test_a_short_table_is_padded_for_an_autoregressive_model():
     flat["token_embedder/embedding"] = flat["token_embedder/embedding"][:30]
     flat["decoder/logits_dense/kernel"] = flat["decoder/logits_dense/kernel"][:, :30]
     network = t5x.model_from_params(flat, model).params["network"]
-    table, kernel = network["token_embedder"]["embedding"], network["logits_dense"]["kernel"]
-    assert table.shape == (128, 16) and kernel.shape == (16, 128)
+    table, weight = network["token_embedder"]["embedding"], network["logits_dense"]["weight"]
+    assert table.shape == (128, 16) and weight.shape == (128, 16)
     np.testing.assert_array_equal(table[:30], flat["token_embedder/embedding"])
-    np.testing.assert_array_equal(kernel[:, :30], flat["decoder/logits_dense/kernel"])
+    np.testing.assert_array_equal(weight[:30], flat["decoder/logits_dense/kernel"].T)
     np.testing.assert_array_equal(table[30:], np.tile(flat["token_embedder/embedding"][:1], (98, 1)))
-    np.testing.assert_array_equal(kernel[:, 30:], np.tile(flat["decoder/logits_dense/kernel"][:, :1], (1, 98)))
+    np.testing.assert_array_equal(weight[30:], np.tile(flat["decoder/logits_dense/kernel"][:, :1].T, (98, 1)))
 
 
 def test_a_parallel_model_is_not_given_a_mask_that_nobody_learnt():
