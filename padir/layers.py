@@ -40,14 +40,20 @@ def subkey(key: Array | None, index: int) -> Array | None:
     return None if key is None else jax.random.fold_in(key, index)
 
 
+# Up to so many rows of activations `project` puts the weight first; found with benchmarks/operand_order.py.
+_FEW_ROWS = 64
+
+
 def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     """weight [out, in], x [..., in] → [..., out] in `dtype`, the type that the sum is added up in.
 
-    The weight goes first and its rows are contiguous: with the few rows of activations that decoding has, XLA's
-    matrix product on CPU then takes half the time, and with many rows no longer (benchmarks/matmul_order.py).
+    With the few rows of activations that decoding has, XLA's matrix product on CPU takes up to half the time if the
+    weight is the first operand, its rows contiguous. With many rows, as in training, it does not.
     """
-    product = jnp.einsum("oi,...i->o...", weight, x.astype(weight.dtype), preferred_element_type=dtype)
-    return jnp.moveaxis(product, 0, -1)
+    x = x.astype(weight.dtype)
+    if x.size // x.shape[-1] <= _FEW_ROWS:
+        return jnp.moveaxis(jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype), 0, -1)
+    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
 
 
 class Dense(nnx.Module):
