@@ -152,6 +152,28 @@ class RelativePositionBias(nnx.Module):
         return jnp.take(self.rel_embedding[...], buckets, axis=1)[None]
 
 
+def rebucketed(table: Array, *, bidirectional: bool, max_distance: int = 128) -> Array:
+    """A learnt table of `RelativePositionBias` for the other kind of attention.
+
+    Args:
+      table: [H, buckets] float32: of causal attention if the result is to be bidirectional, else the other way round.
+      bidirectional: what the result is for. Keys to the right then take what was learnt for as far to the left.
+      max_distance: as in `RelativePositionBias`.
+
+    Returns:
+      [H, buckets] float32: each bucket has the value that `table` has for the nearest distance in it.
+    """
+    num_buckets = table.shape[1]
+    distance = jnp.array(sorted(range(-max_distance, max_distance + 1), key=abs, reverse=True))
+    options = {"num_buckets": num_buckets, "max_distance": max_distance}
+    new = relative_position_bucket(distance, bidirectional=bidirectional, **options)
+    learnt = relative_position_bucket(-jnp.abs(distance), bidirectional=not bidirectional, **options)
+    # Of the distances in a bucket the nearest is written last.
+    source = dict(zip(new.tolist(), learnt.tolist(), strict=True))
+    # Bidirectional attention has a bucket that no distance falls into: whatever it holds is never read.
+    return table[:, jnp.array([source.get(bucket, 0) for bucket in range(num_buckets)])]
+
+
 def relative_position_bucket(distance: Array, *, bidirectional: bool, num_buckets: int, max_distance: int) -> Array:
     """Buckets of T5 (Raffel et al. 2020, section 2.1): near distances one each, far ones logarithmic.
 

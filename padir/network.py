@@ -237,7 +237,7 @@ class Decoder(nnx.Module):
 
 
 class EncoderDecoder(nnx.Module):
-    """The whole network; parameter names follow T5X, so its checkpoints map one to one."""
+    """The whole network; parameter names follow T5X, so its checkpoints map by rule (see `interop.t5x`)."""
 
     def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
         dtype = jnp.dtype(config.dtype)

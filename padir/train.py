@@ -17,12 +17,10 @@ from jax.sharding import Mesh
 
 from padir import sharding
 from padir.checkpoints import Checkpointer
-from padir.convert import open_model
 from padir.data.batching import Buckets, eval_batches, train_batches
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
-from padir.data.vocabulary import Vocabulary
 from padir.distributed import first_process, is_first, say
 from padir.errors import PadirError
 from padir.metrics.writers import MetricWriter
@@ -33,6 +31,7 @@ from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, sa
 from padir.train_state import TrainState, create_train_state
 from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
 from padir.types import PAD_ID, PyTree, TokenIds
+from padir.warm_start import start_from
 
 ModelFactory = Callable[[TokenIds], Model]
 
@@ -170,7 +169,9 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
             verb = "finished before," if finished else "resuming"
             say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         elif initialize_from is not None:
-            state = state.replace(params=start_from(state.params, initialize_from, vocabulary, mesh))
+            causal = run.model.network.causal
+            begun = start_from(state.params, initialize_from, vocabulary, mesh, causal=causal)
+            state = state.replace(params=begun)
         if finished:
             return state
         schedule = run.optimizer.schedule(run.num_steps)
@@ -225,45 +226,6 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
 def _summary(written: dict[str, float]) -> str:
     """The last line of a run: losses of the final interval and of the final evaluation."""
     return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
-
-
-def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh) -> PyTree:
-    """Replaces those of `params` that the model in `source` has, too.
-
-    Args:
-      params: fresh parameters.
-      source: the run to start from (its newest checkpoint), T5X checkpoint or folder of Hugging Face.
-      vocabulary: of the new run; embeddings mean nothing under another.
-      mesh: where parameters live.
-
-    Raises:
-      PadirError: another vocabulary, or a shared parameter of another shape.
-    """
-    trained = open_model(source, mesh, vocabulary=vocabulary).params
-    given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (trained, params))
-    fresh = []
-
-    def choose(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if path not in given:
-            fresh.append(name)
-            return leaf
-        if given[path].shape != leaf.shape:
-            advice = "; choose NetworkConfig's sizes, or the longest lengths, to match"
-            if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:
-                advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
-            raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
-        return given[path]
-
-    chosen = jax.tree_util.tree_map_with_path(choose, params)
-    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}
-    unused = f"; {len(names)} of its own have no place in this model ({_some(sorted(names))})" if names else ""
-    say(f"starting from {source}; {len(fresh)} parameters are fresh ({_some(fresh)}){unused}")
-    return chosen
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None) -> PreparedSet:

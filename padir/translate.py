@@ -22,7 +22,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
 from padir.errors import PadirError
 from padir.line_files import Line, Rejects, check_inputs, count_lines, read_chunks, writing
-from padir.models import DECODE_CONFIGS, AutoregressiveModel, DecodeConfig, Model
+from padir.models import DECODE_CONFIGS, AutoregressiveModel, DecodeConfig, Model, padir_decoding
 from padir.progress import progress
 from padir.types import EOS_ID, Array, PyTree
 
@@ -196,7 +196,7 @@ class Translator:
         return _unpack(np.asarray(packed), trace)
 
     def checked(self, decode: DecodeConfig | None) -> DecodeConfig:
-        """`decode`, or the default for None; raises PadirError if it is for the other kind of model."""
+        """`decode`, or the default for None; raises PadirError if this model cannot decode so."""
         decode = self.default_decode if decode is None else decode
         fitting = DECODE_CONFIGS[type(self.model)]
         if not isinstance(decode, fitting):
@@ -204,6 +204,8 @@ class Translator:
                 f"decode: {type(decode).__name__} does not fit a {type(self.model).__name__}; "
                 f"use {' or '.join(config.__name__ for config in fitting)}"
             )
+        if isinstance(decode, Refinement):
+            padir_decoding.check(self.model, decode)
         return decode
 
     def _detokenize(self, hypotheses: Hypotheses, row: int) -> Translation:

@@ -121,6 +121,21 @@ def test_gated_gelu_mlp_against_numpy(rngs):
     np.testing.assert_allclose(mlp(jnp.asarray(x)), hidden @ np.asarray(mlp.wo.weight[...]).T, atol=1e-6)
 
 
+def test_a_table_keeps_its_meaning_in_the_buckets_of_the_other_kind():
+    """Causal buckets: 0 to 15 one distance each; bidirectional ones: 0 to 7 to the left, 17 to 23 to the right."""
+    causal = jnp.stack([jnp.arange(32.0), 100 + jnp.arange(32.0)])
+    both = layers.rebucketed(causal, bidirectional=True)
+    assert both[0, :9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert both[0, 17:25].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    # The next one begins at a distance of 12, and 91 is the first of the last.
+    assert both[0, [9, 25, 15, 31]].tolist() == [12, 12, 29, 29]
+    np.testing.assert_array_equal(both[1], 100 + both[0])
+    back = layers.rebucketed(both, bidirectional=False)
+    assert back[0, :9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    # Distances of 8 to 11 were one bucket.
+    assert back[0, 8:13].tolist() == [8, 8, 8, 8, 12]
+
+
 @pytest.mark.parametrize(
     ("bidirectional", "distances", "buckets"),
     [

@@ -124,23 +124,14 @@ class TestRelease:
         lengths = (targets != 0).sum(-1)
         return sum(stage_losses), losses.cross_entropy(length_logits, lengths - 1, **options).sum()
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def arrays(cls, tiny, request):
-        """What the release computed in training; if our copy lacks some of it, from the shared reference arrays."""
-        if all(f"{cls.prefix(*case)}loss" in tiny.arrays for case in CASES):
-            return tiny.arrays
-        with np.load(request.getfixturevalue("shared") / "golden" / "padir_tiny_tied.npz") as arrays:
-            return dict(arrays)
-
     @staticmethod
     def prefix(stages, smoothing, z_loss):
         return f"train_stages{stages}_ls{smoothing}_z{z_loss}/"
 
-    def test_stage_logits(self, tiny, arrays):
+    def test_stage_logits(self, tiny):
         logits, _ = self.stage_logits(tiny, tiny.params, 3)
         for stages, smoothing, z_loss in CASES:
-            expected = arrays[self.prefix(stages, smoothing, z_loss) + "stage_logits"]
+            expected = tiny.arrays[self.prefix(stages, smoothing, z_loss) + "stage_logits"]
             np.testing.assert_allclose(jnp.stack(logits[:stages]), expected, atol=1e-5)
 
     def test_the_second_stage_reads_the_first_ones_argmax(self, tiny):
@@ -148,7 +139,7 @@ class TestRelease:
         np.testing.assert_array_equal(logits[0].argmax(-1), tiny.arrays["train_stage2_decoder_input"])
 
     @pytest.mark.parametrize("case", CASES, ids=str)
-    def test_losses_and_every_gradient(self, tiny, arrays, case):
+    def test_losses_and_every_gradient(self, tiny, case):
         prefix = self.prefix(*case)
 
         def loss(params):
@@ -157,28 +148,30 @@ class TestRelease:
 
         (total, length_loss), found = jax.jit(jax.value_and_grad(loss, has_aux=True))(tiny.params)
         # Sums over 60 positions of up to 10 nats each: relative to their size, in float32.
-        np.testing.assert_allclose(length_loss, arrays[prefix + "len_loss"], rtol=1e-6)
-        np.testing.assert_allclose(total, arrays[prefix + "loss"], rtol=1e-6)
+        np.testing.assert_allclose(length_loss, tiny.arrays[prefix + "len_loss"], rtol=1e-6)
+        np.testing.assert_allclose(total, tiny.arrays[prefix + "loss"], rtol=1e-6)
         norm = math.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(found)))
-        assert norm == pytest.approx(float(arrays[prefix + "grad_global_norm"]), rel=1e-6)
-        if f"{prefix}grad/token_embedder/embedding" in arrays:
-            pairs = dataclasses.replace(tiny, arrays=arrays).gradient(prefix + "grad/", found)
+        assert norm == pytest.approx(float(tiny.arrays[prefix + "grad_global_norm"]), rel=1e-6)
+        if f"{prefix}grad/token_embedder/embedding" in tiny.arrays:
+            pairs = tiny.gradient(prefix + "grad/", found)
             for name, (ours, theirs) in pairs.items():
                 np.testing.assert_allclose(ours, theirs, atol=2e-5, err_msg=name)
 
     @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0001)])
-    def test_our_objective_is_theirs_averaged(self, tiny, arrays, smoothing, z_loss):
+    def test_our_objective_is_theirs_averaged(self, tiny, smoothing, z_loss):
         """Of one stage, where nothing but the averaging differs: the release's input and weights, our model's loss."""
         loss = LossConfig(label_smoothing=smoothing, z_loss=z_loss)
         model = dataclasses.replace(tiny.model, num_stages=1, loss=loss)
         names = ("encoder_input_tokens", "decoder_target_tokens", "decoder_input_tokens", "decoder_loss_weights")
-        features = {name: arrays[name] for name in names}
+        features = {name: tiny.arrays[name] for name in names}
         totals = model.totals(features)
         total, metrics = jax.jit(model.loss_share, static_argnums=3)(tiny.params, features, None, False, totals)
         prefix = self.prefix(1, smoothing, z_loss)
-        summed = metrics["loss/stage_1"] * arrays["decoder_loss_weights"].sum()
-        np.testing.assert_allclose(summed, arrays[prefix + "loss"] - arrays[prefix + "len_loss"], rtol=1e-6)
+        summed = metrics["loss/stage_1"] * tiny.arrays["decoder_loss_weights"].sum()
+        np.testing.assert_allclose(summed, tiny.arrays[prefix + "loss"] - tiny.arrays[prefix + "len_loss"], rtol=1e-6)
         # They smooth the length loss, too.
-        assert not smoothing or metrics["loss/length"] * 4 != pytest.approx(arrays[prefix + "len_loss"], rel=1e-3)
-        np.testing.assert_allclose(metrics["loss/length"] * 4, arrays["train_stages1_ls0.0_z0.0/len_loss"], rtol=1e-6)
+        assert not smoothing or metrics["loss/length"] * 4 != pytest.approx(tiny.arrays[prefix + "len_loss"], rel=1e-3)
+        np.testing.assert_allclose(
+            metrics["loss/length"] * 4, tiny.arrays["train_stages1_ls0.0_z0.0/len_loss"], rtol=1e-6
+        )
         assert total == metrics["loss/stage_1"] + metrics["loss/length"]

@@ -15,7 +15,7 @@ LAYERS = (
     ("models", "interop"),
     ("data",),
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
-    ("convert", "train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
+    ("convert", "warm_start", "train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
     ("config", "cli"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

@@ -70,6 +70,8 @@ def train(
             unk_id=UNK_ID,
             bos_id=-1,
             hard_vocab_limit=True,
+            # In bytes; SentencePiece silently leaves out what is longer.
+            max_sentence_length=max(4192, *(len(text.encode()) for text in texts)),
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
@@ -93,8 +95,8 @@ def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
         )
     if "all_chars_count" in message or "sentences_.empty()" in message:
         return (
-            f"vocabulary: no usable text in {num_sentences} training sentences; SentencePiece leaves out those over "
-            "4,192 bytes and characters that it normalises to nothing"
+            f"vocabulary: no usable text in {num_sentences} training sentences; SentencePiece normalises all of their "
+            "characters to nothing"
         )
     return f"vocabulary: SentencePiece could not learn {num_pieces} pieces: {' '.join(message.split())}"
 

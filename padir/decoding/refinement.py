@@ -96,8 +96,9 @@ class Refinement:
     def __post_init__(self):
         object.__setattr__(self, "target_buckets", tuple(self.target_buckets))
         for name in ("num_steps", "num_hypotheses", "length_beam", "parallel_starts"):
-            if getattr(self, name) < 1:
-                raise PadirError(f"Refinement.{name}: {getattr(self, name)} is not at least 1")
+            value = getattr(self, name)
+            if value < 1 or value != int(value):
+                raise PadirError(f"Refinement.{name}: {value} is not a whole number of at least 1")
         if list(self.target_buckets) != sorted(set(self.target_buckets)) or min(self.target_buckets, default=1) < 1:
             raise PadirError(f"Refinement.target_buckets: {self.target_buckets} are not ascending positive lengths")
         for name, policies in _POLICIES.items():
@@ -302,8 +303,9 @@ def _draw(logits: Array, step: Array, sampling: Sampling, key: Array | None, hyp
 
 
 def _check_policy(name: str, policy: object, known: tuple[type, ...]) -> None:
-    """Refuses what cannot be a policy, such as a name, or a class where an object is meant."""
-    if isinstance(policy, type) or not callable(policy):
+    """Refuses what cannot be this policy: a name, a class where an object is meant, a policy of another kind."""
+    others = tuple(kind for kinds in _POLICIES.values() for kind in kinds if kind not in known)
+    if isinstance(policy, type) or not callable(policy) or isinstance(policy, others):
         allowed = ", ".join(f"{each.__name__}()" for each in known)
         found = policy.__name__ if isinstance(policy, type) else repr(policy)
         raise PadirError(f"Refinement.{name}: {found} is not a policy; choose one of {allowed}")

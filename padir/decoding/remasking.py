@@ -137,6 +137,9 @@ class RemaskAny(RemaskPolicy):
         object.__setattr__(self, "policies", tuple(self.policies))
         if len(self.policies) < 2:
             raise PadirError(f"RemaskAny.policies: {len(self.policies)} given, at least two are needed")
+        for policy in self.policies:
+            if isinstance(policy, type) or not hasattr(policy, "changes_with_step"):
+                raise PadirError(f"RemaskAny.policies: {policy!r} is not a remask policy such as RemaskStutter()")
 
     @property
     def changes_with_step(self) -> bool:

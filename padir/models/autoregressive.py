@@ -89,7 +89,7 @@ class AutoregressiveModel(BaseModel):
         # A source that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
         # a row may write depends on its own source alone, never on the bucket it is padded to.
         lengths = (source != PAD_ID).sum(-1)
-        limits = config.max_length(lengths, self.max_target_length)
+        limits = jnp.minimum(config.max_length(lengths, self.max_target_length), max_length)
         cache = network.empty_cache(source.shape[0] * config.rows_per_source, max_length)
         loop = beam.decode if isinstance(config, BeamSearch) else autoregressive.decode
         found = loop(step, cache, lengths > 0, limits, max_length, config, key)

@@ -93,7 +93,7 @@ class BaseModel:
         return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(params=jax.random.key(0)))))[0]
 
     def init(self, seed: int | Array) -> PyTree:
-        """Draws fresh parameters: a nested dict of float32 arrays under T5X's names."""
+        """Draws fresh parameters: a nested dict of float32 arrays, nearly T5X's (see `interop.t5x`)."""
         module = self.build(nnx.Rngs(params=rng.stream(seed, "parameters")))
         return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 

@@ -14,7 +14,8 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 KEEP = {
-    "padir_tiny_tied.npz": r"(?!train_stages3|train_stages2_ls0.1_z0.0001/grad/)",
+    # Gradients of two cases are enough.
+    "padir_tiny_tied.npz": r"(?!train_stages3[^/]*/grad/|train_stages2_ls0.1_z0.0001/grad/)",
     "padir_tiny_tied_forced_lengths.npz": "",
 }
 WHOLE = {

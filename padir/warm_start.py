@@ -1,0 +1,58 @@
+"""Starting a model from what another has learnt (layer 8)."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import Mesh
+
+from padir.convert import open_model
+from padir.data.vocabulary import Vocabulary
+from padir.distributed import say
+from padir.errors import PadirError
+from padir.layers import rebucketed
+from padir.types import PyTree
+
+
+def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, *, causal: bool) -> PyTree:
+    """Replaces those of `params` that the model in `source` has, too.
+
+    A causal decoder tells relative positions apart in other buckets than a parallel one: between the two kinds
+    every bucket takes what the other has learnt for its distance (`layers.rebucketed`).
+
+    Args:
+      params: fresh parameters.
+      source: the run to start from (its newest checkpoint), T5X checkpoint or folder of Hugging Face.
+      vocabulary: of the new run; embeddings mean nothing under another.
+      mesh: where parameters live.
+      causal: whether the new model's decoder is.
+
+    Raises:
+      PadirError: another vocabulary, or a shared parameter of another shape.
+    """
+    opened = open_model(source, mesh, vocabulary=vocabulary)
+    given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (opened.params, params))
+    fresh = []
+
+    def choose(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if path not in given:
+            fresh.append(name)
+            return leaf
+        if given[path].shape != leaf.shape:
+            advice = "; choose NetworkConfig's sizes, or the longest lengths, to match"
+            if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:
+                advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
+            raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
+        if name.endswith("decoder/relpos_bias/rel_embedding") and opened.model.network.causal != causal:
+            return rebucketed(given[path], bidirectional=not causal)
+        return given[path]
+
+    chosen = jax.tree_util.tree_map_with_path(choose, params)
+    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}
+    unused = f"; {len(names)} of its own have no place in this model ({_some(sorted(names))})" if names else ""
+    say(f"starting from {source}; {len(fresh)} parameters are fresh ({', '.join(fresh)}){unused}")
+    return chosen
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
