@@ -104,6 +104,7 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     flags = {name: getattr(options, name) for name in _flags(command)}
     given = [f"{command}.{name} = {value!r}" for name, value in flags.items() if value is not None]
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
+    config.check_reached(command, bindings)
     if command in _DISTRIBUTED:
         distributed.initialize()
     config.run(command)

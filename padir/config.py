@@ -232,6 +232,30 @@ def run(command: str) -> Any:
 def required(command: str) -> list[str]:
     """Macros and parameters that `command` reads and that nobody bound, or bound to %gin.REQUIRED only."""
     statements = _statements()
+    return sorted(
+        name for name in _reached(command, statements) if statements.get(name, "%gin.REQUIRED") == "%gin.REQUIRED"
+    )
+
+
+def check_reached(command: str, bindings: Sequence[str]) -> None:
+    """Refuses a binding of the command line that would change nothing. (Gin files are shared: theirs may be unused.)
+
+    Raises:
+      PadirError: names the first that `command` does not come to read.
+    """
+    reached = _reached(command, _statements())
+    for binding in bindings:
+        name = binding.partition("=")[0].strip().removeprefix("padir.")
+        if "." in name and name not in reached:
+            made = name.rpartition(".")[0]
+            raise PadirError(
+                f"--gin.{binding}: changes nothing, since nothing that {command} reads here names @{made}(); "
+                f"bind it to a parameter as well, or name a --gin_file that does"
+            )
+
+
+def _reached(command: str, statements: dict[str, str]) -> set[str]:
+    """Names of the macros and parameters that `command` reads."""
     reached, queue = set(), [name for name in statements if name.split(".")[0] == command]
     while queue:
         name = queue.pop()
@@ -245,7 +269,7 @@ def required(command: str) -> list[str]:
             *scopes, name = reference.split("/")
             names = {"/".join([*scopes[:depth], name]) for depth in range(len(scopes) + 1)}
             queue += [other for other in statements if other.rsplit(".", 1)[0] in names]
-    return sorted(name for name in reached if statements.get(name, "%gin.REQUIRED") == "%gin.REQUIRED")
+    return reached
 
 
 def _macros(value: str) -> set[str]:

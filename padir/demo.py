@@ -150,17 +150,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
         "raw": str(directory / "student_on_raw_data"),
         "student": str(directory / "student_on_distilled_data"),
     }
-    phases.run("prepare", lambda: _prepare(config, folders["data"]))
-    phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
-    phases.run("distill", lambda: _distill(config, folders))
-    for data, student in (("data", "raw"), ("distilled", "student")):
-        # Both students compile the same programs; the second takes them from the cache.
-        phases.run(
-            f"train {Path(folders[student]).name}",
-            lambda data=data, student=student: _train_student(
-                config, folders[data], folders[student], folders["teacher"]
-            ),
-        )
+    _train_all(phases, config, folders)
 
     began = time.perf_counter()
     print("[evaluate]", file=sys.stderr)
@@ -192,6 +182,21 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     write_text(Path(report_dir) / "report.md", report.demo_page(result, table, pictures))
     print(f"\n{table}\n\nreport: {Path(report_dir) / 'report.md'}")
     return result
+
+
+def _train_all(phases: Phases, config: DemoConfig, folders: dict[str, str]) -> None:
+    """Data, teacher, distillation, students."""
+    phases.run("prepare", lambda: _prepare(config, folders["data"]))
+    phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
+    phases.run("distill", lambda: _distill(config, folders))
+    for data, student in (("data", "raw"), ("distilled", "student")):
+        # Both students compile the same programs; the second takes them from the cache.
+        phases.run(
+            f"train {Path(folders[student]).name}",
+            lambda data=data, student=student: _train_student(
+                config, folders[data], folders[student], folders["teacher"]
+            ),
+        )
 
 
 def _prepare(config: DemoConfig, data_dir: str) -> None:

@@ -120,6 +120,10 @@ MISTAKES = {
     "no value": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR"], "--gin.DATA_DIR: "),
     "no value but =": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR="], "--gin.DATA_DIR=: "),
     "value missing": (["train", "--gin_file=runs/synthetic_ar.gin", "--gin.DATA_DIR='x'"], "give a value for RUN_DIR"),
+    "a binding that nothing reads": (
+        ["translate", "--run_dir=x", "--gin_file=decode/padir_4.gin", "--gin.Sampling.temperature=1.0"],
+        "--gin.Sampling.temperature=1.0: changes nothing, since nothing that translate reads here names @Sampling()",
+    ),
     "nothing given": (["distill"], "no value for data_dir, output_dir"),
     "no run": (["translate", "--run_dir=nowhere"], "nowhere/model.json: no such file"),
     "no set": (["distill", "--run_dir=x", "--data_dir=y", "--output_dir=out"], "no prepared data set here"),
