@@ -20,10 +20,13 @@ from padir.translate import Translation, Translator, load
 def decode_examples(
     translator: Translator, examples: list[Example], decode: DecodeConfig | None, *, batch_size: int, label: str
 ) -> list[Translation]:
-    """Translates prepared examples, in order, with a progress bar."""
+    """Translates prepared examples, in order, with a progress bar; an oracle is told the references' lengths."""
     sources = [example.source_ids for example in examples]
+    lengths = None
+    if getattr(translator.model, "length_predictor", None) == "oracle":
+        lengths = [len(example.target_ids) for example in examples]
     with progress(label=label, unit="sentences", total=len(examples)) as bar:
-        return translator.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
+        return translator.translate_ids(sources, decode, batch_size=batch_size, lengths=lengths, done=bar.update)
 
 
 def score(

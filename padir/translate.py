@@ -67,8 +67,10 @@ def _program(model: Model, decode: DecodeConfig, structure: jax.tree_util.PyTree
     """
 
     @jax.jit
-    def run(leaves: list[Array], source: Array, key: Array, *steps: Array) -> tuple[Array, Trace | None]:
-        found = model.decode(jax.tree.unflatten(structure, leaves), source, key, decode, *steps)
+    def run(
+        leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array
+    ) -> tuple[Array, Trace | None]:
+        found = model.decode(jax.tree.unflatten(structure, leaves), source, key, decode, *steps, **lengths)
         return _pack(found), found.trace
 
     return run
@@ -156,11 +158,13 @@ class Translator:
         decode: DecodeConfig | None = None,
         *,
         batch_size: int = 32,
+        lengths: Sequence[int] | None = None,
         done: Callable[[int], object] = lambda count: None,
     ) -> list[Translation]:
         """Translates sources given as ids that end in EOS, and tells `done` the size of every finished batch.
 
-        Otherwise as `translate`.
+        Otherwise as `translate`. `lengths` are those of the targets, EOS counted: a parallel model then does not
+        predict them, and one with the length predictor 'oracle' needs them.
         """
         decode = self.checked(decode)
         _check_batch_size(batch_size)
@@ -169,14 +173,20 @@ class Translator:
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            hypotheses = self.decode_ids([sources[row] for row in rows], decode)
+            given = None if lengths is None else [lengths[row] for row in rows]
+            hypotheses = self.decode_ids([sources[row] for row in rows], decode, given)
             for position, row in enumerate(rows):
                 results[row] = self._detokenize(hypotheses, position)
             done(len(rows))
         return results
 
-    def decode_ids(self, sources: Sequence[Sequence[int]], decode: DecodeConfig) -> Hypotheses:
-        """Decodes one batch in one device round trip; rows beyond `len(sources)` only pad the result (numpy)."""
+    def decode_ids(
+        self, sources: Sequence[Sequence[int]], decode: DecodeConfig, lengths: Sequence[int] | None = None
+    ) -> Hypotheses:
+        """Decodes one batch in one device round trip; rows beyond `len(sources)` only pad the result (numpy).
+
+        `lengths` as in `translate_ids`.
+        """
         ways = self._mesh.devices.size
         rows = ways * _power_of_two(-(-len(sources) // ways))
         longest = max(map(len, sources))
@@ -192,7 +202,14 @@ class Translator:
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
         # Of a refinement the number of steps is data: 1, 4 and 10 steps share one compiled program.
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
-        packed, trace = _program(self.model, decode, self._structure)(self._leaves, placed, self._key, *steps)
+        given = {}
+        if lengths is not None:
+            if isinstance(self.model, AutoregressiveModel):
+                raise PadirError("lengths: an autoregressive model settles them itself; leave them out")
+            given["lengths"] = np.ones((rows,), np.int32)
+            given["lengths"][: len(lengths)] = lengths
+        program = _program(self.model, decode, self._structure)
+        packed, trace = program(self._leaves, placed, self._key, *steps, **given)
         return _unpack(np.asarray(packed), trace)
 
     def checked(self, decode: DecodeConfig | None) -> DecodeConfig:

@@ -10,10 +10,10 @@ from padir.data.records import PreparedSet
 from padir.data.synthetic import is_valid
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.evaluate import evaluate, score, summary
+from padir.evaluate import decode_examples, evaluate, score, summary
 from padir.metrics.quality import evaluate_hypotheses, paired_bootstrap
 from padir.metrics.stutter import stutter_per_100_tokens
-from padir.translate import Translation
+from padir.translate import Translation, Translator
 
 DECODE = Refinement(num_steps=2, target_buckets=(16,))
 
@@ -39,6 +39,18 @@ def results(tiny, tmp_path_factory):
     )
     assert json.loads((folder / "padir.json").read_text(encoding="utf-8")) == given
     return folder
+
+
+def test_an_oracle_is_told_the_lengths_of_the_references(tiny, examples):
+    vocabulary = PreparedSet.open(tiny.data).vocabulary()
+    model = dataclasses.replace(tiny.model()(vocabulary.ids), length_predictor="oracle", relative_length=False)
+    oracle = Translator(model, model.init(0), vocabulary, step=0)
+    found = decode_examples(oracle, examples, DECODE, batch_size=16, label="oracle")
+    assert [translation.predicted_length for translation in found] == [len(e.target_ids) for e in examples]
+    with pytest.raises(PadirError, match="length predictor 'oracle' needs the lengths of its targets"):
+        oracle.translate(["Peter helps a dog."], DECODE)
+    with pytest.raises(PadirError, match="lengths: an autoregressive model settles them itself"):
+        padir.load(tiny.ar).translate_ids([[5, 1]], lengths=[3])
 
 
 def read(folder, name):
