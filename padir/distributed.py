@@ -125,6 +125,7 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def in_first_process(*args: Any, **kwargs: Any) -> None:
+        """Calls it here if this is the first process, and tells the others how it went."""
         if not jax.distributed.is_initialized():
             return function(*args, **kwargs)
         failure = None

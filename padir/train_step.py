@@ -55,6 +55,7 @@ def make_train_step(
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """One update, traced once."""
         key = rng.stream(seed, "train_step", state.step)
         trained, frozen = model.split_frozen(state.params)
         if accumulate == 1:

@@ -131,6 +131,7 @@ def generate(
         return (state.cache.position < max_length) & ~state.done.all()
 
     def step(state: AutoregressiveState) -> AutoregressiveState:
+        """Writes the next token of every row."""
         position = state.cache.position
         log_probs, new_cache = step_fn(state.last, state.cache)
         token = choose(log_probs, position)

@@ -75,6 +75,7 @@ def refine(
     inside = initial != PAD_ID
 
     def step(state: RefinementState) -> RefinementState:
+        """One decoder pass over every row, finished ones too."""
         if config.state_callback is not None:
             state = config.state_callback(state)
         output, logits_sum = with_callback(as_output(logits_fn(state.tokens)), state, config)
