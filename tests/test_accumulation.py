@@ -76,7 +76,7 @@ def test_gradient_and_metrics_are_those_of_the_whole_batch(model, num_devices, a
 def test_plain_means_of_micro_batches_would_be_something_else():
     """So the test above can tell."""
     features = PADIR.features({name: jnp.asarray(rows) for name, rows in uneven(16, 2).items()}, jax.random.key(0))
-    params = PADIR.init(0)
+    params = PADIR.init(1)
 
     @jax.jit
     def loss(part, totals):

@@ -59,7 +59,7 @@ def padir():
 
 @pytest.fixture(scope="module")
 def ar():
-    params = sharpen(AR.init(3))
+    params = sharpen(AR.init(81))
     weight = params["network"]["logits_dense"]["weight"]
     # EOS likelier than chance, so that rows end at different steps.
     params["network"]["logits_dense"]["weight"] = weight.at[1].multiply(1.5)
@@ -385,9 +385,8 @@ class TestRescoring:
             inputs = np.pad(tokens[:, :-1], ((0, 0), (1, 0)))
             expected = []
             for hypothesis in range(3):
-                allowed = np.array(logits(source, inputs[hypothesis : hypothesis + 1]))[0].astype(np.float64)
-                allowed[:, 0] = allowed[:, IDS.num_pieces :] = -np.inf
-                log_probs = allowed - np.log(np.exp(allowed).sum(-1, keepdims=True))
+                real = np.array(logits(source, inputs[hypothesis : hypothesis + 1]))[0, :, : IDS.unpadded_size]
+                log_probs = real - np.log(np.exp(real.astype(np.float64)).sum(-1, keepdims=True))
                 written = [log_probs[i, token] for i, token in enumerate(tokens[hypothesis]) if token]
                 expected.append(np.mean(written))
             order.append(np.argsort(-np.array(expected), kind="stable"))
@@ -475,9 +474,9 @@ class TestAutoregressiveDecode:
         inputs, done, score = np.zeros((8, 11), int), np.zeros(8, bool), np.zeros(8)
         for position in range(10):
             found = np.array(logits(jnp.asarray(inputs[:, :10])))[:, position]
-            allowed = found[:, 1 : IDS.num_pieces]
+            allowed, real = found[:, 1 : IDS.num_pieces], found[:, : IDS.unpadded_size]
             chosen = np.where(done, 0, allowed.argmax(-1) + 1)
-            log_probs = allowed.max(-1) - np.log(np.exp(allowed.astype(np.float64)).sum(-1))
+            log_probs = allowed.max(-1) - np.log(np.exp(real.astype(np.float64)).sum(-1))
             score += np.where(done, 0, log_probs)
             inputs[:, position + 1] = chosen
             done |= chosen == 1

@@ -402,7 +402,7 @@ def test_train_starts_from_another_run_only_once(tiny, tmp_path):
 def test_starting_from_what_does_not_fit(tiny, vocabulary, tmp_path):
     mesh = make_mesh()
     wide = tiny.model(mlp_dim=48)(TokenIds(300)).init(1)
-    with pytest.raises(PadirError, match=r"network/.*mlp/.* has shape \(32, 64\), this model's has \(32, 48\)"):
+    with pytest.raises(PadirError, match=r"network/.*mlp/.* has shape \(64, 32\), this model's has \(48, 32\)"):
         start_from(wide, str(tiny.ar), vocabulary, mesh, causal=False)
     other = dataclasses.replace(PreparedSet.open(tiny.data).manifest, vocabulary_hash="0" * 64)
     with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
