@@ -34,6 +34,7 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     fresh = []
 
     def choose(path, leaf):
+        """The parameter at `path`: the source's if it has one, else the fresh one."""
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if path not in given:
             fresh.append(name)
