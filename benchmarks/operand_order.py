@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import random
 import time
 from unittest import mock
@@ -24,7 +25,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
 from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
-from padir.types import EOS_ID, Array, TokenIds
+from padir.types import EOS_ID, TokenIds
 
 VARIANTS = {"activations first": 0, "weight first": 2**31, "as it is": layers._FEW_ROWS}
 
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def _systems(options: argparse.Namespace) -> dict:
-    """By name, a function that decodes one sentence."""
+    """By name, a function of parameters that decodes one sentence, and the parameters."""
     size = options.embed_dim
     network = NetworkConfig(
         embed_dim=size,
@@ -76,10 +77,10 @@ def _systems(options: argparse.Namespace) -> dict:
     def padir_steps(steps: int, hypotheses: int):
         config = Refinement(num_steps=steps, stop=StopNever(), target_buckets=(options.length,))
         lengths = jnp.full((1, hypotheses), options.length)
-        return lambda params=padir_params: padir.decode(params, source, key, config, lengths=lengths), padir_params
+        return lambda params: padir.decode(params, source, key, config, lengths=lengths), padir_params
 
     def ar_search(config: Autoregressive | BeamSearch):
-        return lambda params=ar_params: ar.decode(params, source, key, config), ar_params
+        return lambda params: ar.decode(params, source, key, config), ar_params
 
     return {
         "AR greedy": ar_search(Autoregressive(**room)),
@@ -94,13 +95,9 @@ def _compiled(system: tuple, few_rows: int):
     """A function without arguments that runs the decode, compiled with `few_rows` and run once."""
     decode, params = system
     with mock.patch.object(layers, "_FEW_ROWS", few_rows):
-        program = jax.jit(lambda params: decode(params)).lower(params).compile()
+        program = jax.jit(decode).lower(params).compile()
     program(params)
-
-    def run() -> Array:
-        return program(params)
-
-    return run
+    return functools.partial(program, params)
 
 
 if __name__ == "__main__":
