@@ -20,7 +20,10 @@ SUMMARIES = {
     "evaluate": "translate a split of a prepared set and score it",
     "translate": "translate lines of files or standard input",
     "distill": "make a teacher's translations the targets of a new set",
-    "benchmark": "measure batch-1 latency of trained systems side by side",
+    "benchmark latency": "measure how long requests take, systems side by side",
+    "benchmark throughput": "measure sentences a second at growing batch sizes",
+    "benchmark roofline": "take a request apart and hold it against the machine's limits",
+    "benchmark compare": "hold two results of benchmark latency against each other",
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
     "export": "write a trained model as safetensors, for Hugging Face if it is autoregressive",
@@ -34,10 +37,16 @@ EXAMPLES = {
     "evaluate": "padir evaluate --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/results --name=ar",
     "translate": 'echo "Peter helps a big dog." | padir translate --run_dir=runs/ar',
     "distill": "padir distill --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/distilled",
-    "benchmark": (
-        "padir benchmark --gin_file=bench/ar_padir.gin --gin.AR_DIR=\"'runs/ar'\" --gin.PADIR_DIR=\"'runs/padir'\" "
-        "--data_dir=runs/data --output=runs/latency.json"
+    "benchmark latency": (
+        "padir benchmark latency --gin_file=bench/trained.gin --gin.AR_DIR=\"'runs/ar'\" "
+        "--gin.PADIR_DIR=\"'runs/padir'\" --gin.DATA_DIR=\"'runs/data'\" --output=runs/latency.json"
     ),
+    "benchmark throughput": (
+        "padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin "
+        "--output=runs/throughput.json"
+    ),
+    "benchmark roofline": "padir benchmark roofline --gin_file=bench/paper.gin --output=runs/roofline.json",
+    "benchmark compare": "padir benchmark compare --before=runs/latency.json --after=runs/later.json",
     "demo": "padir demo --output_dir=demo",
     "import": "padir import --source=t5-small --output_dir=runs/t5_small",
     "export": "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
@@ -73,9 +82,15 @@ _FLAG_TYPES = {
 }
 
 
+# First words that take a second one: "benchmark" of "benchmark latency".
+_GROUPS = {name.split()[0] for name in SUMMARIES if " " in name}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs one subcommand; returns the exit status (2: the user can mend it, and one line says how)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) > 1 and arguments[0] in _GROUPS and not arguments[1].startswith("-"):
+        arguments = [" ".join(arguments[:2]), *arguments[2:]]
     chosen = arguments[0] if arguments else None
     parser, commands = _parser(chosen)
     options, rest = parser.parse_known_args(arguments)
@@ -101,13 +116,19 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     from padir import config, distributed
 
     command = options.command
-    flags = {name: getattr(options, name) for name in _flags(command)}
-    given = [f"{command}.{name} = {value!r}" for name, value in flags.items() if value is not None]
+    name = _configurable(command)
+    flags = {flag: getattr(options, flag) for flag in _flags(command)}
+    given = [f"{name}.{flag} = {value!r}" for flag, value in flags.items() if value is not None]
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
-    config.check_reached(command, bindings)
+    config.check_reached(name, bindings)
     if command in _DISTRIBUTED:
         distributed.initialize()
-    config.run(command)
+    config.run(name)
+
+
+def _configurable(command: str) -> str:
+    """What gin calls a command: 'benchmark_latency'."""
+    return command.replace(" ", "_")
 
 
 def _flags(command: str) -> dict[str, inspect.Parameter]:
@@ -115,7 +136,7 @@ def _flags(command: str) -> dict[str, inspect.Parameter]:
     # Imported late, here and above: `padir --help` need not wait for JAX.
     from padir import config
 
-    parameters = inspect.signature(config.COMMANDS[command]).parameters
+    parameters = inspect.signature(config.COMMANDS[_configurable(command)]).parameters
     return {name: parameter for name, parameter in parameters.items() if str(parameter.annotation) in _FLAG_TYPES}
 
 
@@ -158,7 +179,9 @@ class _Never(argparse.Action):
 
 
 def _add_flags(parser: argparse.ArgumentParser, command: str) -> None:
-    group = parser.add_argument_group("short for --gin.", f"each sets a parameter of {command}; gin sets the others")
+    group = parser.add_argument_group(
+        "short for --gin.", f"each sets a parameter of {_configurable(command)}; gin sets the others"
+    )
     for name, parameter in _flags(command).items():
         annotation = str(parameter.annotation)
         needed = parameter.default is parameter.empty
@@ -190,7 +213,7 @@ def _gin_fields(command: str) -> dict[str, str]:
     from padir import config
 
     found = {}
-    for hint in typing.get_type_hints(config.COMMANDS[command]).values():
+    for hint in typing.get_type_hints(config.COMMANDS[_configurable(command)]).values():
         for option in typing.get_args(hint) or (hint,):
             if option in config.DATACLASSES:
                 found[option.__name__] = ", ".join(

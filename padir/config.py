@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gin
-from padir import benchmark, convert, demo, distill, evaluate, models, network, optimizers, train, translate
+from padir import convert, demo, distill, evaluate, models, network, optimizers, train, translate
+from padir.benchmark import compare, latency, roofline, systems, throughput, workloads
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process, train_vocabulary_in_process
@@ -36,6 +37,7 @@ from padir.decoding import (
 )
 from padir.distributed import is_first
 from padir.errors import PadirError
+from padir.gin_statements import macros_in, reached_by, statements_of
 from padir.run_directory import write_text
 
 # What each subcommand runs.
@@ -46,7 +48,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate.evaluate,
     "translate": translate.translate_files,
     "distill": distill.distill,
-    "benchmark": benchmark.benchmark,
+    "benchmark_latency": latency.latency,
+    "benchmark_throughput": throughput.throughput,
+    "benchmark_roofline": roofline.roofline,
+    "benchmark_compare": compare.compare,
     "demo": demo.demo,
     "import": convert.import_checkpoint,
     "export": convert.export_checkpoint,
@@ -73,9 +78,15 @@ DATACLASSES = (
     *stopping.POLICIES,
     *ranking.POLICIES,
     distill.DistillFilters,
-    benchmark.System,
+    systems.System,
+    workloads.FixedLengths,
+    workloads.ParallelText,
+    workloads.PreparedText,
     demo.DemoConfig,
 )
+
+# By the names that gin files bind to.
+_ANNOTATED: dict[str, Any] = {cls.__name__: cls for cls in DATACLASSES} | COMMANDS
 
 # Where each subcommand's operative configuration is kept: beside its result. Translations written to standard output
 # have no place beside them: theirs is not kept.
@@ -86,7 +97,10 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "evaluate": lambda given: f"{given['output_dir']}/{given['name']}.gin",
     "translate": lambda given: None if given["output"] == "-" else f"{given['output']}.gin",
     "distill": lambda given: f"{given['output_dir']}/distill.gin",
-    "benchmark": lambda given: f"{given['output']}.gin",
+    "benchmark_latency": lambda given: f"{given['output']}.gin",
+    "benchmark_throughput": lambda given: f"{given['output']}.gin",
+    "benchmark_roofline": lambda given: f"{given['output']}.gin",
+    "benchmark_compare": lambda given: None,
     "demo": lambda given: f"{given['report_dir']}/demo.gin",
     "import": lambda given: f"{given['output_dir']}/import.gin",
     "export": lambda given: f"{given['output_dir']}/export.gin",
@@ -173,7 +187,7 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
     try:
         gin.parse_config_files_and_bindings(list(gin_files), None, finalize_config=False)
         statements = _statements()
-        macros = {name for name in statements if name.isidentifier()}.union(*map(_macros, statements.values()))
+        macros = {name for name in statements if name.isidentifier()}.union(*map(macros_in, statements.values()))
         for binding in bindings:
             name = binding.partition("=")[0].strip()
             if name.isidentifier() and name not in macros:
@@ -184,7 +198,8 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
         if isinstance(error, PadirError):
             raise
         searched = f"Searched the working directory, {', '.join(_search_folders)}"
-        raise PadirError("gin: " + _one_line(error).replace("Searched config paths: ['']", searched)) from error
+        reason = _one_line(error).replace("Searched config paths: ['']", searched)
+        raise PadirError(f"gin: {reason}{_instead(reason)}") from error
     _check_types()
 
 
@@ -200,7 +215,15 @@ def _bind(binding: str) -> None:
         reason = _one_line(error)
         if "Failed to parse token" in reason or isinstance(error, SyntaxError):
             reason = "the value is not in gin's syntax; text needs quotes that the shell leaves alone: NAME=\"'text'\""
-        raise PadirError(f"--gin.{binding}: {reason}") from error
+        raise PadirError(f"--gin.{binding}: {reason}{_instead(reason)}") from error
+
+
+def _instead(reason: str) -> str:
+    """What may be named where gin found `reason`, an unknown @Name for a parameter that takes policies, or nothing."""
+    found = re.search(r"No configurable matching reference .*\b(\w+)\.(\w+) *=", reason)
+    hints = typing.get_type_hints(_ANNOTATED.get(found.group(1), object)) if found else {}
+    choices = _choices(hints.get(found.group(2))) if found else []
+    return f"; choose {' or '.join(choices)}" if choices else ""
 
 
 def run(command: str) -> Any:
@@ -233,7 +256,7 @@ def required(command: str) -> list[str]:
     """Macros and parameters that `command` reads and that nobody bound, or bound to %gin.REQUIRED only."""
     statements = _statements()
     return sorted(
-        name for name in _reached(command, statements) if statements.get(name, "%gin.REQUIRED") == "%gin.REQUIRED"
+        name for name in reached_by(command, statements) if statements.get(name, "%gin.REQUIRED") == "%gin.REQUIRED"
     )
 
 
@@ -243,7 +266,7 @@ def check_reached(command: str, bindings: Sequence[str]) -> None:
     Raises:
       PadirError: names the first that `command` does not come to read.
     """
-    reached = _reached(command, _statements())
+    reached = reached_by(command, _statements())
     for binding in bindings:
         name = binding.partition("=")[0].strip().removeprefix("padir.")
         if "." in name and name not in reached:
@@ -254,43 +277,8 @@ def check_reached(command: str, bindings: Sequence[str]) -> None:
             )
 
 
-def _reached(command: str, statements: dict[str, str]) -> set[str]:
-    """Names of the macros and parameters that `command` reads."""
-    reached, queue = set(), [name for name in statements if name.split(".")[0] == command]
-    while queue:
-        name = queue.pop()
-        if name in reached:
-            continue
-        reached.add(name)
-        value = statements.get(name, "%gin.REQUIRED")
-        queue += _macros(value)
-        for reference in re.findall(r"@([\w./]+)", value):
-            # @a/b/X reads what is bound to X, to a/X and to a/b/X.
-            *scopes, name = reference.split("/")
-            names = {"/".join([*scopes[:depth], name]) for depth in range(len(scopes) + 1)}
-            queue += [other for other in statements if other.rsplit(".", 1)[0] in names]
-    return reached
-
-
-def _macros(value: str) -> set[str]:
-    """Names of the macros that a value refers to: {'A', 'B'} of "(%A, {'%C': %B}, %gin.REQUIRED)"."""
-    unquoted = re.sub(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", "", value)
-    return set(re.findall(r"%(\w+)(?![\w./])", unquoted))
-
-
 def _statements() -> dict[str, str]:
-    """What is bound so far, as text: {'train.run_dir': '%RUN_DIR', 'RUN_DIR': "'runs/ar'", …}."""
-    text = re.sub(r"\\\n\s*", "", gin.config_str(max_line_length=10_000))
-    statements: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        start = re.match(r"([\w./]+) = ?(.*)", line)
-        if start:
-            name = start.group(1)
-            statements[name] = start.group(2).strip()
-        elif line.strip() and not line.startswith("#") and name:
-            statements[name] += " " + line.strip()
-    return statements
+    return statements_of(gin.config_str(max_line_length=10_000))
 
 
 def _one_line(error: Exception) -> str:
@@ -303,10 +291,9 @@ def _check_types() -> None:
     Raises:
       PadirError: names the first of them, its value and the type it should have.
     """
-    annotated = {cls.__name__: cls for cls in DATACLASSES} | COMMANDS
     for name, text in _statements().items():
         configurable, _, parameter = name.rpartition(".")
-        hints = typing.get_type_hints(annotated.get(re.split("[/.]", configurable)[-1], object))
+        hints = typing.get_type_hints(_ANNOTATED.get(re.split("[/.]", configurable)[-1], object))
         bound = gin.query_parameter(name) if parameter in hints else gin.REQUIRED
         if _fits(bound, hints.get(parameter, Any)):
             continue
@@ -324,10 +311,14 @@ def _expected(value: Any, hint: Any) -> str:
         found = ""
     else:
         found = f", found {type(value).__name__}"
-    options = typing.get_args(hint) or (hint,)
-    choices = [f"@{cls.__name__}()" for cls in DATACLASSES if any(option in cls.__mro__ for option in options)]
     shown = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
-    return "expected " + (" or ".join(choices) or re.sub(r"(?:\w+\.)+(\w+)", r"\1", shown)) + found
+    return "expected " + (" or ".join(_choices(hint)) or re.sub(r"(?:\w+\.)+(\w+)", r"\1", shown)) + found
+
+
+def _choices(hint: Any) -> list[str]:
+    """What gin can make for a parameter annotated `hint`: ['@StopNever()', …]"""
+    options = typing.get_args(hint) or (hint,)
+    return [f"@{cls.__name__}()" for cls in DATACLASSES if any(option in cls.__mro__ for option in options)]
 
 
 def _without_macros(value: Any) -> Any:

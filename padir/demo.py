@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,12 @@ from typing import Any
 import jax
 
 from padir import report
-from padir.benchmark import Latency, fitting_texts, measure_latency, run_facts
+from padir.benchmark import pictures
+from padir.benchmark.facts import run_facts
+from padir.benchmark.latency import Asked
+from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.systems import Opened
+from padir.benchmark.workloads import fitting_requests
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare_process import prepare_in_process
@@ -25,19 +30,18 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopWhenConfident
 from padir.distill import distill
-from padir.errors import PadirError
 from padir.evaluate import decode_examples, score
 from padir.metrics.quality import paired_bootstrap
 from padir.models import AutoregressiveModel, DecodeConfig, LossConfig, PadirModel
 from padir.network import NetworkConfig
 from padir.optimizers import OptimizerConfig
+from padir.phases import Phases
 from padir.run_directory import write_text
 from padir.train import Cadence, ModelFactory, train
-from padir.translate import Translation, Translator, load
+from padir.translator import Translation, Translator, load
 
 TEACHER = "AR greedy"
 RAW, DISTILLED = "raw", "distilled"
-_PHASES_FILE = "phases.json"
 # Preparation is a process of its own.
 _EVERYONE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
@@ -91,41 +95,6 @@ class DemoConfig:
     seed: int = 0
 
 
-class Phases:
-    """Runs each phase once, however often the demo is started, and keeps the seconds it took."""
-
-    def __init__(self, directory: Path, config: DemoConfig):
-        self._path = directory / _PHASES_FILE
-        described = json.loads(json.dumps(dataclasses.asdict(config)))
-        self._state: dict[str, Any] = {"config": described, "seconds": {}}
-        if self._path.exists():
-            self._state = json.loads(self._path.read_text(encoding="utf-8"))
-            if self._state["config"] != described:
-                raise PadirError(
-                    f"{directory}: holds a demo with other settings; choose another output_dir or delete this one"
-                )
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """By phase, in the order they ran."""
-        return self._state["seconds"]
-
-    def run(self, name: str, work: Callable[[], Any]) -> None:
-        """Does `work` unless an earlier start of this demo has finished it."""
-        if name in self.seconds:
-            print(f"[{name}] done before ({self.seconds[name]:.0f} s)", file=sys.stderr)
-            return
-        print(f"[{name}]", file=sys.stderr)
-        began = time.perf_counter()
-        work()
-        self.add(name, time.perf_counter() - began)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Notes a phase as finished."""
-        self.seconds[name] = seconds
-        write_text(self._path, json.dumps(self._state, indent=2) + "\n")
-
-
 def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> dict[str, Any]:
     """Trains, distils, compares; prints one table and writes a report.
 
@@ -162,9 +131,10 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
         name: decode_examples(translator, examples, decode, batch_size=64, label=name)
         for name, (translator, decode) in systems.items()
     }
-    latencies = measure_latency(
-        systems,
-        fitting_texts(examples, data.vocabulary(), config.max_length)[: config.latency_sentences],
+    requests = fitting_requests(examples, data.vocabulary(), config.max_length)[: config.latency_sentences]
+    latencies = take_turns(
+        {name: Asked(name, Opened(*system)) for name, system in systems.items()},
+        [(request,) for request in requests],
         repeats=config.latency_repeats,
         seed=config.seed,
     )
@@ -176,10 +146,10 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
         "peak_memory_mb": max(resource.getrusage(who).ru_maxrss for who in _EVERYONE) / 1024,
         "config": dataclasses.asdict(config),
     }
-    pictures = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)
+    drawn = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)
     table = report.comparison_table(result["systems"])
     write_text(Path(report_dir) / "demo.json", json.dumps(result, indent=2, ensure_ascii=False, default=list) + "\n")
-    write_text(Path(report_dir) / "report.md", report.demo_page(result, table, pictures))
+    write_text(Path(report_dir) / "report.md", report.demo_page(result, table, drawn))
     print(f"\n{table}\n\nreport: {Path(report_dir) / 'report.md'}")
     return result
 
@@ -326,7 +296,7 @@ def _result(
     config: DemoConfig,
     systems: dict[str, tuple[Translator, DecodeConfig]],
     translations: dict[str, list[Translation]],
-    latencies: dict[str, Latency],
+    latencies: dict[str, Timing],
     examples: list[Example],
     checker: str | None,
 ) -> dict[str, Any]:
@@ -360,7 +330,7 @@ def _draw(
     config: DemoConfig,
     result: dict[str, Any],
     systems: dict[str, tuple[Translator, DecodeConfig]],
-    latencies: dict[str, Latency],
+    latencies: dict[str, Timing],
     examples: list[Example],
     translations: dict[str, list[Translation]],
 ) -> list[tuple[str, str]]:
@@ -373,7 +343,7 @@ def _draw(
     }
     report.quality_by_steps(report_dir / "quality.png", curves, scores[TEACHER], TEACHER)
     shown = [TEACHER, *(_student_name(DISTILLED, steps) for steps in config.refinement_steps)]
-    report.latency_distributions(report_dir / "latency.png", {name: latencies[name].samples for name in shown})
+    pictures.distributions(report_dir / "latency.png", {name: latencies[name].samples for name in shown})
 
     # The sentence that took most steps to come out right shows refinement best.
     name = _student_name(DISTILLED, max(config.refinement_steps))
@@ -389,7 +359,7 @@ def _draw(
     report.refinement_steps(
         report_dir / "refinement.png",
         examples[chosen].source_text,
-        jax.tree.map(lambda field: field[:, 0], hypotheses.trace),
+        jax.tree.map(lambda field: field[:, 0, 0], hypotheses.trace),
         int(hypotheses.steps_run[0, 0]),
         translator.vocabulary.pieces,
     )

@@ -32,7 +32,7 @@ from padir.errors import PadirError
 from padir.models import DecodeConfig
 from padir.progress import progress
 from padir.run_directory import check_vocabulary, differences, write_text
-from padir.translate import Translator, load
+from padir.translator import Translator, load
 from padir.types import EOS_ID
 
 TRANSLATIONS_FOLDER = "translations"

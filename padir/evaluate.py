@@ -14,7 +14,7 @@ from padir.metrics.stutter import stutter_per_100_tokens
 from padir.models import DecodeConfig
 from padir.progress import progress
 from padir.run_directory import check_vocabulary, write_text
-from padir.translate import Translation, Translator, load
+from padir.translator import Translation, Translator, load
 
 
 def decode_examples(
@@ -67,6 +67,7 @@ def evaluate(
     output_dir: str,
     name: str,
     decode: DecodeConfig | None = None,
+    rescore_with: str | None = None,
     split: str = "test",
     baseline: str | None = None,
     batch_size: int = 64,
@@ -81,6 +82,7 @@ def evaluate(
       output_dir: where results go.
       name: what to call this system; names the two files.
       decode: how to decode; the model's default if None.
+      rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
       split: which split.
       baseline: a text file of another system's hypotheses, one a line (the .txt of another evaluation), to
         compare with by sacreBLEU's paired bootstrap.
@@ -94,7 +96,7 @@ def evaluate(
     Raises:
       PadirError: vocabularies differ, no such split, or a baseline of another number of lines.
     """
-    translator = load(run_dir, seed=seed)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
@@ -103,7 +105,7 @@ def evaluate(
 
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
     result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
-    result |= {"decode": repr(translator.checked(decode))}
+    result |= {"decode": repr(translator.checked(decode)), "rescore_with": rescore_with}
     result |= score(translations, examples, data.manifest.checker, tokenize)
     result["stutter_per_100_tokens"] = token_stutter(translator, translations, examples)
     hypotheses = [translation.text for translation in translations]

@@ -23,6 +23,11 @@ from padir.errors import PadirError
 from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
 from padir.types import Array
 
+_SIZES = (
+    *("vocab_size", "embed_dim", "num_heads", "head_dim", "mlp_dim"),
+    *("num_encoder_layers", "num_decoder_layers", "max_positions"),
+)
+
 
 @dataclass(frozen=True)
 class NetworkConfig:
@@ -54,6 +59,10 @@ class NetworkConfig:
     float32_attention_logits: bool = True
 
     def __post_init__(self):
+        for name in _SIZES:
+            value = getattr(self, name)
+            if value < 1 or value != int(value):
+                raise PadirError(f"NetworkConfig.{name}: {value} is not a whole number of at least 1")
         if self.mlp_activation not in ACTIVATIONS:
             raise PadirError(
                 f"NetworkConfig.mlp_activation: unknown {self.mlp_activation!r}; choose one of {', '.join(ACTIVATIONS)}"

@@ -43,23 +43,6 @@ def quality_by_steps(
     figure.savefig(path, dpi=120)
 
 
-def latency_distributions(path: Path, samples: Mapping[str, np.ndarray]) -> None:
-    """Draws the cumulative distribution of latency per system; samples [n] in ms."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for colour, (name, values) in zip(("black", *_COLOURS), samples.items(), strict=False):
-        ordered = np.sort(values)
-        axes.plot(
-            ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=colour, label=f"{name} (n={len(values)})"
-        )
-    axes.set_xscale("log")
-    axes.set_xlabel("milliseconds per sentence, batch 1, text to text")
-    axes.set_ylabel("share of requests at most so slow")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
 def refinement_steps(path: Path, source: str, trace: Trace, steps: int, pieces) -> None:
     """Draws one sentence changing step by step, each token coloured by its probability.
 

@@ -169,8 +169,7 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
             verb = "finished before," if finished else "resuming"
             say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         elif initialize_from is not None:
-            causal = run.model.network.causal
-            begun = start_from(state.params, initialize_from, vocabulary, mesh, causal=causal)
+            begun = start_from(state.params, initialize_from, vocabulary, mesh, network=run.model.network)
             state = state.replace(params=begun)
         if finished:
             return state

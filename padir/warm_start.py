@@ -10,10 +10,11 @@ from padir.data.vocabulary import Vocabulary
 from padir.distributed import say
 from padir.errors import PadirError
 from padir.layers import rebucketed
+from padir.network import NetworkConfig
 from padir.types import PyTree
 
 
-def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, *, causal: bool) -> PyTree:
+def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, network: NetworkConfig) -> PyTree:
     """Replaces those of `params` that the model in `source` has, too.
 
     A causal decoder tells relative positions apart in other buckets than a parallel one: between the two kinds
@@ -24,12 +25,18 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
       source: the run to start from (its newest checkpoint), T5X checkpoint or folder of Hugging Face.
       vocabulary: of the new run; embeddings mean nothing under another.
       mesh: where parameters live.
-      causal: whether the new model's decoder is.
+      network: the new model's.
 
     Raises:
-      PadirError: another vocabulary, or a shared parameter of another shape.
+      PadirError: another vocabulary, feed-forward layers of another activation, or a shared parameter of another
+        shape.
     """
     opened = open_model(source, mesh, vocabulary=vocabulary)
+    if opened.model.network.mlp_activation != network.mlp_activation:
+        raise PadirError(
+            f"{source}: its feed-forward layers use {opened.model.network.mlp_activation}, this model's "
+            f"{network.mlp_activation}; set NetworkConfig.mlp_activation to match"
+        )
     given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (opened.params, params))
     fresh = []
 
@@ -44,8 +51,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:
                 advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
             raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
-        if name.endswith("decoder/relpos_bias/rel_embedding") and opened.model.network.causal != causal:
-            return rebucketed(given[path], bidirectional=not causal)
+        if name.endswith("decoder/relpos_bias/rel_embedding") and opened.model.network.causal != network.causal:
+            return rebucketed(given[path], bidirectional=not network.causal)
         return given[path]
 
     chosen = jax.tree_util.tree_map_with_path(choose, params)

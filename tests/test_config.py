@@ -8,6 +8,7 @@ import pytest
 import gin
 from padir import config
 from padir.errors import PadirError
+from padir.gin_statements import macros_in
 
 
 def failure(files=(), bindings=(), **options):
@@ -97,6 +98,16 @@ def test_a_policy_of_another_kind_lists_the_right_ones():
         assert set(choices) == {"@StartWithMask()", "@StartWithMaskRange()", "@StartWithRandom()"}
 
 
+def test_an_unknown_policy_lists_the_known_ones(tmp_path):
+    """Wherever it stands; where no policy is meant, the name alone is told."""
+    file = tmp_path / "decode.gin"
+    file.write_text("Refinement.stop = @StopSoon()\n")
+    known = "choose @StopWhenUnchanged() or @StopNever() or @StopWhenConfident()"
+    for message in (failure([], ["Refinement.stop=@StopSoon()"]), failure([str(file)], [])):
+        assert "'@StopSoon()'" in message and message.endswith(f"; {known}")
+    assert "choose" not in failure([], ["train.run_dir=@StopSoon()"])
+
+
 def test_a_value_of_another_type_is_seen_through_macros(tmp_path):
     (tmp_path / "mine.gin").write_text("# Mine.\nWIDTH = 'x'\nAGAIN = %WIDTH\nNetworkConfig.embed_dim = %AGAIN\n")
     assert failure([str(tmp_path / "mine.gin")]) == "NetworkConfig.embed_dim = %AGAIN ('x'): expected int, found str"
@@ -169,7 +180,7 @@ def test_a_macro_that_nobody_sets_is_required(tmp_path):
 
 
 def test_macros_of_a_value():
-    assert config._macros("(%A, {'%C': %B}, \"%D\", 'it\\'s %E', %gin.REQUIRED, @Name())") == {"A", "B"}
+    assert macros_in("(%A, {'%C': %B}, \"%D\", 'it\\'s %E', %gin.REQUIRED, @Name())") == {"A", "B"}
 
 
 def run_failure(command):

@@ -159,7 +159,7 @@ class TestStartFrom:
 
     def test_a_padir_model_from_hugging_face(self, t5_folder, pieces, mesh, capsys):
         params = PadirModel(TokenIds(28), self.NETWORK, 16, 16).init(0)
-        begun = start_from(params, t5_folder, Vocabulary.load(pieces), mesh, causal=False)
+        begun = start_from(params, t5_folder, Vocabulary.load(pieces), mesh, network=self.NETWORK)
         started, fresh = self.named(begun), self.named(params)
         theirs = self.named(huggingface.load(t5_folder).params)
         own = {name for name in fresh if re.search("positional_attention|abs_pos_embed|length_predictor", name)}
@@ -174,7 +174,7 @@ class TestStartFrom:
         """An autoregressive model begins with the release's parallel one; what it has no place for is said."""
         causal = NetworkConfig(**{**vars(self.NETWORK), "causal": True, "positional_attention": False})
         params = AutoregressiveModel(TokenIds(28), causal, 16, 16).init(0)
-        started = self.named(start_from(params, t5x_folder, Vocabulary.load(pieces), mesh, causal=True))
+        started = self.named(start_from(params, t5x_folder, Vocabulary.load(pieces), mesh, network=causal))
         theirs = self.named(t5x.load(t5x_folder).params)
         bias = "decoder/relpos_bias/rel_embedding"
         theirs[bias] = rebucketed(theirs[bias], bidirectional=False)
@@ -187,17 +187,17 @@ class TestStartFrom:
         params = PadirModel(TokenIds(28), network, 16, 16).init(0)
         message = r"mlp/wi/weight has shape \(64, 32\), this model's has \(32, 32\); choose NetworkConfig's sizes"
         with pytest.raises(PadirError, match=message):
-            start_from(params, t5_folder, Vocabulary.load(pieces), mesh, causal=False)
+            start_from(params, t5_folder, Vocabulary.load(pieces), mesh, network=self.NETWORK)
 
     def test_another_vocabulary(self, t5_folder, pieces, tmp_path, mesh):
         large = Vocabulary.load(make_vocabulary(tmp_path / "large", ALPHABET + "0123456789yzäöü"))
         params = PadirModel(TokenIds(large.num_pieces), self.NETWORK, 16, 16).init(0)
         with pytest.raises(PadirError, match=r"has 43 pieces, but .*\(for data: PrepareSettings.vocabulary\)"):
-            start_from(params, t5_folder, large, mesh, causal=False)
+            start_from(params, t5_folder, large, mesh, network=self.NETWORK)
         shutil.copyfile(pieces, Path(t5_folder) / "spiece.model")
         other = Vocabulary.load(make_vocabulary(tmp_path / "other", ALPHABET.upper()))
         with pytest.raises(PadirError, match="use the data set or vocabulary file of that run"):
-            start_from(params, t5_folder, other, mesh, causal=False)
+            start_from(params, t5_folder, other, mesh, network=self.NETWORK)
 
     def test_more_ids_than_the_vocabulary_explains(self, tmp_path, pieces, mesh):
         """A table of 300 rows cannot be that of 28 pieces and 100 extra ids."""
@@ -212,4 +212,4 @@ class TestStartFrom:
             r"has shape \(384, 32\), this model's has \(128, 32\); prepare the data with the vocabulary it was tra"
         )
         with pytest.raises(PadirError, match=message):
-            start_from(params, str(tmp_path / "t5"), Vocabulary.load(pieces), mesh, causal=False)
+            start_from(params, str(tmp_path / "t5"), Vocabulary.load(pieces), mesh, network=self.NETWORK)

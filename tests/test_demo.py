@@ -13,7 +13,7 @@ from padir.errors import PadirError
 from padir.metrics.quality import evaluate_hypotheses
 from padir.network import NetworkConfig
 from padir.optimizers import OptimizerConfig
-from padir.translate import load
+from padir.translator import load
 
 NETWORK = NetworkConfig(
     embed_dim=32,

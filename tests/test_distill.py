@@ -11,7 +11,7 @@ from padir.data.records import Example, PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.distill import DistillFilters, distill, most_repeats
 from padir.errors import PadirError
-from padir.translate import Translator
+from padir.translator import Translator
 from padir.types import EOS_ID
 
 LIMIT = 48

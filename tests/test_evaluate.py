@@ -13,7 +13,7 @@ from padir.errors import PadirError
 from padir.evaluate import decode_examples, evaluate, score, summary
 from padir.metrics.quality import evaluate_hypotheses, paired_bootstrap
 from padir.metrics.stutter import stutter_per_100_tokens
-from padir.translate import Translation, Translator
+from padir.translator import Translation, Translator
 
 DECODE = Refinement(num_steps=2, target_buckets=(16,))
 
@@ -179,3 +179,14 @@ def test_a_set_of_another_vocabulary(tiny, tmp_path):
     message = f"vocabulary hash {other[:12]} differs from {manifest.vocabulary_hash[:12]}, which the model in"
     with pytest.raises(PadirError, match=message):
         evaluate(run_dir=str(tiny.padir), data_dir=str(tmp_path), output_dir=str(tmp_path), name="x")
+
+
+def test_rescored_by_the_teacher(tiny, examples, tmp_path):
+    decode = Refinement(num_steps=1, num_hypotheses=3, target_buckets=())
+    common = {"data_dir": str(tiny.data), "output_dir": str(tmp_path), "decode": decode, "name": "padir"}
+    result = evaluate(run_dir=str(tiny.padir), rescore_with=str(tiny.ar), **common)
+    assert result["rescore_with"] == str(tiny.ar)
+    translator = padir.load(tiny.padir, rescore_with=tiny.ar)
+    expected = decode_examples(translator, examples, decode, batch_size=64, label="again")
+    written = (tmp_path / "padir.txt").read_text(encoding="utf-8")
+    assert written == "".join(translation.text + "\n" for translation in expected)

@@ -145,19 +145,19 @@ class TestPadirDecode:
         assert ((tokens[inside] >= 1) & (tokens[inside] < IDS.num_pieces)).all()
         assert not tokens[~inside].any()
 
-    def test_the_trace_is_of_the_best(self, result):
-        assert result.trace.proposals.shape == (4, 8, LONGEST)
-        for row in range(8):
-            last = int(result.steps_run[row, 0]) - 1
-            np.testing.assert_array_equal(result.trace.proposals[last, row], result.tokens[row, 0])
-            mean = result.trace.log_probs[last, row].sum() / result.predicted_lengths[row, 0]
-            np.testing.assert_allclose(mean, result.scores[row, 0], rtol=1e-5)
+    def test_the_trace_is_of_every_hypothesis_best_first(self, result):
+        assert result.trace.proposals.shape == (4, 8, 5, LONGEST)
+        for row, rank in np.ndindex(8, 5):
+            last = int(result.steps_run[row, rank]) - 1
+            np.testing.assert_array_equal(result.trace.proposals[last, row, rank], result.tokens[row, rank])
+            mean = result.trace.log_probs[last, row, rank].sum() / result.predicted_lengths[row, rank]
+            np.testing.assert_allclose(mean, result.scores[row, rank], rtol=1e-5)
 
     def test_the_first_input_is_mask_then_eos(self, result):
         for row in range(8):
             length = int(result.predicted_lengths[row, 0])
             expected = [IDS.mask_id] * (length - 1) + [1] + [0] * (LONGEST - length)
-            assert result.trace.inputs[0, row].tolist() == expected
+            assert result.trace.inputs[0, row, 0].tolist() == expected
 
     def test_batch_steps_are_those_of_the_slowest_row(self, result):
         assert result.batch_steps == result.steps_run.max()
@@ -311,7 +311,7 @@ class TestHypotheses:
         for row in range(8):
             length = int(found.predicted_lengths[row, 0])
             masks = [IDS.mask_id - LONGEST + position for position in range(length - 1)]
-            assert found.trace.inputs[0, row, :length].tolist() == [*masks, 1]
+            assert found.trace.inputs[0, row, 0, :length].tolist() == [*masks, 1]
 
     def test_the_lengths_probability_may_count(self, padir, sources, result):
         rank = RankByLogProbability(length_weight=0.5)
@@ -418,20 +418,21 @@ def test_attentions_are_those_of_every_step(padir, sources):
         num_steps=3, num_hypotheses=2, return_trace=True, return_attentions=True, target_buckets=(), stop=StopNever()
     )
     found = decode_padir(padir, sources, KEY, config)
-    assert found.trace.self_attentions.shape == (3, 8, 1, 2, LONGEST, LONGEST)
-    assert found.trace.cross_attentions.shape == (3, 8, 1, 2, LONGEST, 7)
+    assert found.trace.self_attentions.shape == (3, 8, 2, 1, 2, LONGEST, LONGEST)
+    assert found.trace.cross_attentions.shape == (3, 8, 2, 1, 2, LONGEST, 7)
     encoded, _ = PADIR.encode(padir, sources)
     modules = PADIR.module(padir).network
     output = jax.jit(lambda tokens: modules.decode(tokens, modules.plan(encoded, sources, tokens)))
-    for step in range(3):
-        expected = output(found.trace.inputs[step])
-        np.testing.assert_allclose(found.trace.self_attentions[step], expected.self_attentions, atol=1e-5)
-        np.testing.assert_allclose(found.trace.cross_attentions[step], expected.cross_attentions, atol=1e-5)
+    for step, rank in np.ndindex(3, 2):
+        of_rank = jax.tree.map(lambda field, step=step, rank=rank: field[step, :, rank], found.trace)
+        expected = output(of_rank.inputs)
+        np.testing.assert_allclose(of_rank.self_attentions, expected.self_attentions, atol=1e-5)
+        np.testing.assert_allclose(of_rank.cross_attentions, expected.cross_attentions, atol=1e-5)
     # In a shorter bucket the same, with nothing beyond it.
     length = int(found.predicted_lengths[1, 0])
     alone = dataclasses.replace(config, target_buckets=(length,), num_hypotheses=1)
     short = decode_padir(padir, sources[1:2], KEY, alone).trace
-    assert short.self_attentions.shape == (3, 1, 1, 2, LONGEST, LONGEST)
+    assert short.self_attentions.shape == (3, 1, 1, 1, 2, LONGEST, LONGEST)
     assert not short.self_attentions[..., length:].any() and not short.cross_attentions[..., length:, :].any()
 
 

@@ -354,6 +354,9 @@ def test_dropout_is_on_only_with_a_key():
         ({"causal": True}, r"positional_attention needs a parallel decoder; set causal=False"),
         ({"dropout_rate": 1.0}, r"dropout_rate: 1.0 is not in \[0, 1\)"),
         ({"dropout_rate": -0.1}, r"dropout_rate: -0.1 is not in \[0, 1\)"),
+        ({"num_heads": 0}, "NetworkConfig.num_heads: 0 is not a whole number of at least 1"),
+        ({"embed_dim": 1.5}, "NetworkConfig.embed_dim: 1.5 is not a whole number of at least 1"),
+        ({"num_decoder_layers": -1}, "NetworkConfig.num_decoder_layers: -1 is not a whole number of at least 1"),
     ],
 )
 def test_bad_options_are_refused(option, message):

@@ -9,14 +9,26 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("types", "rng", "sharding", "errors", "progress", "line_files", "distributed"),
     ("masks", "layers", "attention", "cache"),
-    ("network", "length"),
+    ("network", "length", "flops"),
     ("corruption", "losses"),
     ("decoding",),
     ("models", "interop"),
     ("data",),
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
-    ("convert", "warm_start", "train", "evaluate", "translate", "distill", "benchmark", "demo", "report"),
-    ("config", "cli"),
+    (
+        "convert",
+        "warm_start",
+        "train",
+        "evaluate",
+        "translator",
+        "translate",
+        "distill",
+        "benchmark",
+        "phases",
+        "demo",
+        "report",
+    ),
+    ("gin_statements", "config", "cli"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "clu"}

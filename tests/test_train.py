@@ -359,14 +359,21 @@ def vocabulary(tiny):
     return PreparedSet.open(tiny.data).vocabulary()
 
 
-def test_starting_from_a_teacher(tiny, vocabulary, capfd):
+@pytest.fixture
+def parallel(tiny):
+    """The network of a parallel model that fits the teacher."""
+    return tiny.model()(TokenIds(300)).network
+
+
+def test_starting_from_a_teacher(tiny, vocabulary, parallel, capfd):
     """What both have is the teacher's, bit for bit; positional attention and the length head stay fresh.
 
     Only the decoder's table of relative positions goes into other buckets.
     """
     fresh = tiny.model()(TokenIds(300)).init(1)
     mesh = make_mesh()
-    started = dict(jax.tree_util.tree_leaves_with_path(start_from(fresh, str(tiny.ar), vocabulary, mesh, causal=False)))
+    begun = start_from(fresh, str(tiny.ar), vocabulary, mesh, network=parallel)
+    started = dict(jax.tree_util.tree_leaves_with_path(begun))
     with Checkpointer(tiny.ar, read_only=True) as checkpointer:
         abstract = jax.eval_shape(tiny.model("ar")(TokenIds(300)).init, 0)
         teacher = dict(jax.tree_util.tree_leaves_with_path(checkpointer.restore_params(abstract, mesh)))
@@ -399,31 +406,34 @@ def test_train_starts_from_another_run_only_once(tiny, tmp_path):
     assert digest_of(again.params) == digest_of(teacher)
 
 
-def test_starting_from_what_does_not_fit(tiny, vocabulary, tmp_path):
+def test_starting_from_what_does_not_fit(tiny, vocabulary, parallel, tmp_path):
     mesh = make_mesh()
     wide = tiny.model(mlp_dim=48)(TokenIds(300)).init(1)
     with pytest.raises(PadirError, match=r"network/.*mlp/.* has shape \(64, 32\), this model's has \(48, 32\)"):
-        start_from(wide, str(tiny.ar), vocabulary, mesh, causal=False)
+        start_from(wide, str(tiny.ar), vocabulary, mesh, network=parallel)
+    gated = dataclasses.replace(parallel, mlp_activation="gated-gelu")
+    with pytest.raises(PadirError, match=r"feed-forward layers use relu, this model's gated-gelu; set NetworkConfig\."):
+        start_from(wide, str(tiny.ar), vocabulary, mesh, network=gated)
     other = dataclasses.replace(PreparedSet.open(tiny.data).manifest, vocabulary_hash="0" * 64)
     with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
-        start_from(wide, str(tmp_path), vocabulary, mesh, causal=False)
+        start_from(wide, str(tmp_path), vocabulary, mesh, network=parallel)
     assert other.vocabulary_hash != vocabulary.hash
 
 
-def test_starting_under_another_vocabulary(tiny, vocabulary, tmp_path):
+def test_starting_under_another_vocabulary(tiny, vocabulary, parallel, tmp_path):
     from padir.data import vocabulary as vocabulary_lib
 
     vocabulary_lib.train(["ab"] * 20, tmp_path / "other.model", num_pieces=6)
     other = vocabulary_lib.Vocabulary.load(tmp_path / "other.model")
     with pytest.raises(PadirError, match=f"vocabulary hash {other.hash[:12]} differs from {vocabulary.hash[:12]}"):
-        start_from({}, str(tiny.ar), other, make_mesh(), causal=False)
+        start_from({}, str(tiny.ar), other, make_mesh(), network=parallel)
 
 
-def test_a_run_without_a_checkpoint_cannot_be_started_from(tiny, vocabulary, tmp_path):
+def test_a_run_without_a_checkpoint_cannot_be_started_from(tiny, vocabulary, parallel, tmp_path):
     save_model(tmp_path, tiny.model("ar")(TokenIds(300)), vocabulary)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(PadirError, match="no checkpoint was saved yet"):
-        start_from({}, str(tmp_path), vocabulary, make_mesh(), causal=False)
+        start_from({}, str(tmp_path), vocabulary, make_mesh(), network=parallel)
 
 
 def test_cadence_decides_what_is_written(tiny, tmp_path):

@@ -14,7 +14,9 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.translate import SOURCE_BUCKETS, Translation, _bucket, translate_files
+from padir.models.rescoring import Rescorer
+from padir.translate import translate_files
+from padir.translator import SOURCE_BUCKETS, Translation, source_bucket
 from padir.types import EOS_ID
 
 # Two target buckets instead of eight: each is compiled anew for every shape of a batch.
@@ -34,7 +36,7 @@ def texts(tiny, translator):
     chosen = [text for text in every if len(translator.vocabulary.encode(text)) < 32][:20]
     lengths = [len(translator.vocabulary.encode(text)) for text in chosen]
     assert len(chosen) == 20 and lengths != sorted(lengths)
-    assert len({_bucket(length + 1, 32) for length in lengths}) > 1
+    assert len({source_bucket(length + 1, 32) for length in lengths}) > 1
     return chosen
 
 
@@ -96,6 +98,54 @@ def test_every_hypothesis_is_listed_best_first(translator, texts):
         assert translation.hypotheses[0] == (translation.text, translation.score)
 
 
+def test_a_trace_tells_how_each_hypothesis_came_about(translator, texts):
+    decode = Refinement(num_steps=3, num_hypotheses=2, target_buckets=(), return_trace=True, drop_repeats=False)
+    for translation in translator.translate(texts[:3], decode, batch_size=2):
+        assert translation.trace.proposals.shape == (3, 2, 32) and translation.trace.self_attentions is None
+        written = [translator.vocabulary.decode(tokens.tolist()) for tokens in translation.trace.proposals[-1]]
+        finished = translation.trace.log_probs[-1].any(-1)
+        assert finished[0] or translation.steps_run < 3
+        for (text, _), last, ran in zip(translation.hypotheses, written, finished, strict=True):
+            assert text == last or not ran
+    assert translator.translate(texts[:1], DECODE)[0].trace is None
+
+
+class TestRescoring:
+    DECODE = Refinement(num_steps=2, num_hypotheses=3, target_buckets=())
+
+    def test_the_teacher_ranks_the_students_hypotheses(self, tiny, translator, texts):
+        """The same hypotheses; scores are the teacher's mean log-probability of what the student wrote."""
+        plain = translator.translate(texts, self.DECODE)
+        rescored = padir.load(tiny.padir, rescore_with=tiny.ar).translate(texts, self.DECODE, batch_size=5)
+        teacher = padir.load(tiny.ar)
+        rescorer = Rescorer(teacher.model, teacher.params)
+        changed = 0
+        for text, ours, theirs in zip(texts, plain, rescored, strict=True):
+            assert sorted(text for text, _ in ours.hypotheses) == sorted(text for text, _ in theirs.hypotheses)
+            changed += ours.text != theirs.text
+            ids = translator.tokenize(text)
+            tokens = translator.decode_ids([ids], self.DECODE).tokens[:1]
+            found = np.array(rescorer.token_log_probs(np.array([ids]), tokens))[0]
+            expected = sorted((found.sum(-1) / (tokens[0] != 0).sum(-1)).tolist(), reverse=True)
+            np.testing.assert_allclose([score for _, score in theirs.hypotheses], expected, atol=1e-4)
+        assert changed, "the two models should disagree on some order"
+
+    def test_files(self, tiny, texts, tmp_path):
+        (tmp_path / "in.txt").write_text(texts[0] + "\n")
+        options = {"run_dir": str(tiny.padir), "rescore_with": str(tiny.ar), "decode": self.DECODE}
+        translate_files(inputs=[str(tmp_path / "in.txt")], output=str(tmp_path / "out.txt"), **options)
+        expected = padir.load(tiny.padir, rescore_with=tiny.ar).translate(texts[:1], self.DECODE)[0].text
+        assert (tmp_path / "out.txt").read_text() == expected + "\n"
+
+    def test_what_cannot_rescore_is_refused(self, tiny):
+        with pytest.raises(PadirError, match="rescoring needs an autoregressive model, this is a PadirModel"):
+            padir.load(tiny.padir, rescore_with=tiny.padir)
+        with pytest.raises(PadirError, match="ranks the hypotheses of a parallel model; this one is autoregressive"):
+            padir.load(tiny.ar, rescore_with=tiny.ar)
+        with pytest.raises(PadirError, match="rescorer: the release has none; set Refinement.t5x_compat to False"):
+            padir.load(tiny.padir, rescore_with=tiny.ar).translate(["a dog"], Refinement(t5x_compat=True))
+
+
 def test_nothing_to_translate(translator):
     assert translator.translate([]) == []
     with pytest.raises(PadirError, match="batch_size: -1 is not at least 1"):
@@ -133,7 +183,7 @@ def test_a_decode_configuration_of_the_other_kind(tiny, translator):
     "length, longest, bucket", [(1, 32, 8), (8, 32, 8), (9, 32, 16), (25, 32, 32), (33, 40, 40), (600, 700, 700)]
 )
 def test_source_buckets(length, longest, bucket):
-    assert _bucket(length, longest) == bucket
+    assert source_bucket(length, longest) == bucket
     assert tuple(sorted(SOURCE_BUCKETS)) == SOURCE_BUCKETS
 
 

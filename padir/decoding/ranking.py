@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import jax.numpy as jnp
 
+from padir.errors import PadirError
 from padir.types import Array
 
 
@@ -37,6 +39,11 @@ class RankByLogProbability(RankPolicy):
 
     alpha: float = 1.0
     length_weight: float = 0.0
+
+    def __post_init__(self):
+        for name in ("alpha", "length_weight"):
+            if not math.isfinite(getattr(self, name)):
+                raise PadirError(f"RankByLogProbability.{name}: {getattr(self, name)} is not a finite number")
 
     def __call__(self, log_probs: Array, inside: Array, length_log_probs: Array) -> Array:
         length = jnp.maximum(inside.sum(-1), 1).astype(jnp.float32)

@@ -66,12 +66,12 @@ class Refinement:
       drop_repeats: drop tokens that repeat their left neighbour after the last step (paper section 4.2.3).
       target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
         length is the one computed. The longest target of the model is always added.
-      return_trace: keep every step of the best hypothesis.
-      return_attentions: keep its self- and cross-attention weights as well.
+      return_trace: keep every step of every hypothesis.
+      return_attentions: keep their self- and cross-attention weights as well.
       state_callback: see `callbacks`; called with the state before every step and after the last.
       logits_callback: called with every step's logits and the state that the step began with.
-      t5x_compat: decode as the T5X release does, token for token, with its faults (see `t5x_compat`): stop,
-        rank, drop_repeats and target_buckets are then its own.
+      t5x_compat: decode as the T5X release does, token for token, with its faults (see `t5x_compat`). What it does
+        in ways of its own (stop, rank, drop_repeats) must keep its default; it has one target bucket, the longest.
     """
 
     num_steps: int = 4
@@ -318,8 +318,10 @@ def _check_t5x_compat(config: Refinement) -> None:
         wrong = f"remask {type(config.remask).__name__}; choose RemaskNothing() or RemaskStutter()"
     elif not isinstance(config.stop, StopWhenUnchanged):
         wrong = f"stop {type(config.stop).__name__}; leave StopWhenUnchanged()"
-    elif not isinstance(config.rank, RankByLogProbability) or config.rank.length_weight:
+    elif config.rank != RankByLogProbability():
         wrong = f"rank {config.rank}; leave RankByLogProbability()"
+    elif not config.drop_repeats:
+        wrong = "drop_repeats False; leave it True"
     elif config.sampling.temperature > 0:
         wrong = f"sampling at temperature {config.sampling.temperature}; leave Sampling(), greedy"
     elif config.rewrite_only_remasked:

@@ -119,7 +119,7 @@ class Hypotheses:
       predicted_lengths: [B, K] int32, tokens with EOS, as predicted (parallel) or written (autoregressive).
       steps_run: [B, K] int32, decoder passes before the row stopped.
       batch_steps: [] int32, decoder passes the whole batch really ran.
-      trace: of the best hypotheses ([T, B, …] fields), or None.
+      trace: every step, or None; its fields are [T, B, K, …].
     """
 
     tokens: Array

@@ -18,7 +18,7 @@ from padir.errors import PadirError
 from padir.layers import subkey
 from padir.models.base import BaseModel, Batch, Metrics
 from padir.network import EncoderDecoder, NetworkConfig
-from padir.types import PAD_ID, Array, PyTree
+from padir.types import EOS_ID, PAD_ID, Array, PyTree
 
 
 class _Autoregressive(nnx.Module):
@@ -59,7 +59,15 @@ class AutoregressiveModel(BaseModel):
         loss, _, metrics = self._stage_metrics(1, network.logits(hidden), targets, weights)
         return loss, {**metrics, "loss": loss}
 
-    def decode(self, params: PyTree, source: Array, key: Array, config: Autoregressive | BeamSearch) -> Hypotheses:
+    def decode(
+        self,
+        params: PyTree,
+        source: Array,
+        key: Array,
+        config: Autoregressive | BeamSearch,
+        *,
+        lengths: Array | None = None,
+    ) -> Hypotheses:
         """Translates a batch with cached self- and cross-attention.
 
         Args:
@@ -67,6 +75,8 @@ class AutoregressiveModel(BaseModel):
           source: [B, Ls] int32.
           key: randomness of sampling; the same for every batch, so that a translation depends on its source alone.
           config: greedy decoding or sampling, or beam search (static).
+          lengths: [B] int32, tokens to write instead of writing until EOS, which is then never written; at most what
+            `config` allows a source. For timing weights that do not know where to end.
 
         Returns:
           `Hypotheses` with K = what `config` returns per source and L = max_target_length.
@@ -84,14 +94,17 @@ class AutoregressiveModel(BaseModel):
 
         def step(last: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
             output = network.decode(last[:, None], plan, cache)
-            return log_probabilities(network.logits(output.hidden)[:, 0], self.ids), output.cache
+            log_probs = log_probabilities(network.logits(output.hidden)[:, 0], self.ids)
+            return log_probs if lengths is None else log_probs.at[:, EOS_ID].set(-jnp.inf), output.cache
 
         # A source that only pads the batch has nothing to say; started as done, it cannot hold the others up. What
         # a row may write depends on its own source alone, never on the bucket it is padded to.
-        lengths = (source != PAD_ID).sum(-1)
-        limits = jnp.minimum(config.max_length(lengths, self.max_target_length), max_length)
+        source_lengths = (source != PAD_ID).sum(-1)
+        limits = jnp.minimum(config.max_length(source_lengths, self.max_target_length), max_length)
+        if lengths is not None:
+            limits = jnp.minimum(limits, lengths)
         cache = network.empty_cache(source.shape[0] * config.rows_per_source, max_length)
         loop = beam.decode if isinstance(config, BeamSearch) else autoregressive.decode
-        found = loop(step, cache, lengths > 0, limits, max_length, config, key)
+        found = loop(step, cache, source_lengths > 0, limits, max_length, config, key)
         pad = ((0, 0), (0, 0), (0, self.max_target_length - max_length))
         return found.replace(tokens=jnp.pad(found.tokens, pad))

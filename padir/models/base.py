@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,6 +45,13 @@ class LossConfig:
     z_loss: float = 0.0
     length_loss_weight: float = 1.0
     rejecter_loss_weight: float = 1.0
+
+    def __post_init__(self):
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise PadirError(f"LossConfig.label_smoothing: {self.label_smoothing} is not in [0, 1)")
+        for name in ("z_loss", "length_loss_weight", "rejecter_loss_weight"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise PadirError(f"LossConfig.{name}: {getattr(self, name)} is not a finite number of at least 0")
 
 
 @dataclass(frozen=True)

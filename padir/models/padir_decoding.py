@@ -51,11 +51,9 @@ def decode(
     Raises:
       PadirError: what `check` refuses, `lengths` of another shape, a rescorer of another vocabulary.
     """
-    check(model, config)
+    check(model, config, has_rescorer=rescorer is not None)
     if rescorer is not None:
         rescorer.check(model.ids)
-        if config.t5x_compat:
-            raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     encoded, length_logits = model.encode(params, source)
     live = (source != PAD_ID).any(-1)
     ranked = _ranked_lengths(model, config, length_logits, lengths, live.shape[0])
@@ -73,12 +71,15 @@ def decode(
     return jax.lax.switch(index, branches, job)
 
 
-def check(model: BaseModel, config: Refinement) -> None:
+def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False) -> None:
     """Refuses a configuration that this model cannot decode with.
 
     Raises:
-      PadirError: more hypotheses than lengths, or a rejecter's policy without a rejecter.
+      PadirError: more hypotheses than lengths, a rejecter's policy without a rejecter, or a rescorer with
+        `t5x_compat`.
     """
+    if has_rescorer and config.t5x_compat:
+        raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     _check_lengths("Refinement.num_hypotheses", config.num_hypotheses, config, model.max_target_length)
     if config.remask.needs_rejecter and not model.rejecter:
         raise PadirError("Refinement.remask: RemaskRejected needs a model trained with PadirModel.rejecter = True")
@@ -225,8 +226,8 @@ def _ranked(
     fields = {name: _reorder(field, order) for name, field in fields.items()}
     trace = None
     if state.trace is not None:
-        best = jnp.arange(lengths.shape[0]) * lengths.shape[1] + order[:, 0]
-        trace = _padded(jax.tree.map(lambda field: field[:, best], state.trace), more)
+        rows = jnp.arange(lengths.shape[0])[:, None] * lengths.shape[1] + order
+        trace = _padded(jax.tree.map(lambda field: field[:, rows], state.trace), more)
     return Hypotheses(**fields, batch_steps=state.step, trace=trace)
 
 

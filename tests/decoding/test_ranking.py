@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from padir.decoding.ranking import RankByLogProbability
+from padir.errors import PadirError
 
 LOG_PROBS = jnp.array([[-1.0, -3.0, -9.0, -9.0], [-1.0, -1.0, -1.0, -3.0], [-5.0, -5.0, -5.0, -5.0]])
 INSIDE = jnp.array([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
@@ -28,6 +29,12 @@ def test_alpha_decides_whether_short_or_sure_wins():
 def test_impossible_tokens_outside_do_not_poison_the_score():
     log_probs = LOG_PROBS.at[0, 3].set(-jnp.inf)
     assert RankByLogProbability()(log_probs, INSIDE, LENGTH_LOG_PROBS)[0] == -2.0
+
+
+@pytest.mark.parametrize("option", [{"alpha": float("nan")}, {"length_weight": float("inf")}])
+def test_weights_that_are_no_numbers_are_refused(option):
+    with pytest.raises(PadirError, match=f"RankByLogProbability.{next(iter(option))}: .* is not a finite number"):
+        RankByLogProbability(**option)
 
 
 def test_the_length_may_count():

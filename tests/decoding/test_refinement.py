@@ -449,6 +449,8 @@ class TestOptions:
             ({"remask": RemaskLinear()}, "remask RemaskLinear; choose RemaskNothing"),
             ({"stop": StopNever()}, "stop StopNever; leave StopWhenUnchanged"),
             ({"rank": RankByLogProbability(length_weight=1.0)}, "rank RankByLogProbability"),
+            ({"rank": RankByLogProbability(alpha=0.0)}, r"rank RankByLogProbability\(alpha=0.0"),
+            ({"drop_repeats": False}, "drop_repeats False; leave it True"),
             ({"sampling": Sampling(0.5)}, "sampling at temperature 0.5; leave Sampling"),
             ({"rewrite_only_remasked": True}, "rewrite_only_remasked; set it to False"),
             ({"length_beam": 2}, "length_beam 2; choose an odd number"),

@@ -1,0 +1,258 @@
+"""`padir benchmark latency`: how long a request takes, for every system alike (layer 8)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from padir import flops
+from padir.benchmark import pictures
+from padir.benchmark.facts import run_facts
+from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.systems import Opened, System, open_systems
+from padir.benchmark.workloads import PreparedText, Request, Workload
+from padir.data.records import PreparedSet
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.run_directory import check_vocabulary, write_text
+from padir.translator import Translator, source_bucket
+
+Batch = tuple[Request, ...]
+
+
+@dataclass
+class Asked:
+    """A system, and what it did for the requests it was asked.
+
+    Attributes:
+      name, system: which.
+      steps: by batch, decoder passes that were run.
+    """
+
+    name: str
+    system: Opened
+    steps: dict[Batch, int] = field(default_factory=dict)
+
+    def __call__(self, batch: Batch) -> None:
+        """Answers a batch, text by text or ids by ids; returns when the answer is on the host."""
+        decoder, decode = self.system.decoder, self.system.decode
+        if batch[0].text is not None:
+            translator = self.system.translator(self.name)
+            found = translator.translate([request.text for request in batch], decode, batch_size=len(batch))
+            self.steps[batch] = max(translation.steps_run for translation in found)
+            return
+        lengths = [request.target_length for request in batch]
+        if isinstance(decode, Refinement):
+            # All hypotheses are of the length that is asked for.
+            lengths = [[length] * decode.num_hypotheses for length in lengths]
+        found = decoder.decode_ids([request.source for request in batch], decode, lengths)
+        self.steps[batch] = int(found.batch_steps)
+
+    def cost(self, batch: Batch) -> flops.Cost:
+        """Arithmetic and traffic of what was computed for a batch, padding included."""
+        model, rows = self.system.model, len(batch)
+        network, source = model.network, self.source_width(batch)
+        encoded = source + (getattr(model, "length_predictor", None) == "token")
+        steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
+        target = self.target_width(batch)
+        queries = 1 if self.system.is_autoregressive else target
+        one_pass = flops.decoder_pass(network, hypotheses, queries, target, source, sources=rows)
+        once = flops.encode(network, rows, encoded) + flops.plan(network, rows, source, target)
+        return once + steps * one_pass
+
+    def source_width(self, batch: Batch) -> int:
+        """Source tokens that a batch is padded to."""
+        return source_bucket(max(len(request.source) for request in batch), self.system.model.max_source_length)
+
+    def target_width(self, batch: Batch) -> int:
+        """Target tokens that a batch of known target lengths is padded to; of a text's, the source's stand for them."""
+        model, decode = self.system.model, self.system.decode
+        if self.system.is_autoregressive:
+            return decode.max_length(self.source_width(batch), model.max_target_length)
+        longest = max(request.target_length or len(request.source) for request in batch)
+        return next((bucket for bucket in decode.target_buckets if bucket >= longest), model.max_target_length)
+
+
+def latency(
+    *,
+    systems: Sequence[System],
+    workload: Workload,
+    output: str,
+    batch_size: int = 1,
+    repeats: int = 3,
+    num_pieces: int = 32_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measures how long requests take on each system; prints a table, writes JSON and pictures beside it.
+
+    A request is charged from host to host: for text from text to text, for lengths from ids to ids. Compilation is
+    done before and reported apart.
+
+    Args:
+      systems: what to compare; the first is what speed-ups are relative to.
+      workload: what to ask.
+      output: JSON file to write; `<stem>_<picture>.png` are written beside it.
+      batch_size: sentences in a request.
+      repeats: how often each request is timed on each system.
+      num_pieces: vocabulary of untrained models.
+      seed: of the order in which systems take turns.
+
+    Returns:
+      What was written.
+
+    Raises:
+      PadirError: a system that cannot be opened or cannot answer the workload, or counts below 1.
+    """
+    if min(batch_size, repeats) < 1:
+        raise PadirError(f"benchmark latency: batch_size {batch_size} and repeats {repeats} must be at least 1")
+    before = os.getloadavg()
+    asked = ask(systems, workload, num_pieces)
+    batches = batched(workload, asked, batch_size)
+    timings = take_turns(asked, batches, repeats=repeats, seed=seed, shape=shape_of(asked))
+    result = {
+        "facts": run_facts() | {"load_average_before": list(before)},
+        "workload": repr(workload),
+        "batch_size": batch_size,
+        "requests": describe_requests(batches),
+        "systems": describe_systems(systems, asked, batches, timings),
+    }
+    write_text(output, json.dumps(result, indent=2) + "\n")
+    stem = Path(output).with_suffix("")
+    pictures.distributions(Path(f"{stem}_cdf.png"), {name: timing.samples for name, timing in timings.items()})
+    longest = [max(request.target_length or len(request.source) for request in batch) for batch in batches]
+    if len(set(longest)) > 1:
+        pictures.by_length(Path(f"{stem}_length.png"), np.array(longest), timings)
+    if any("bleu" in system for system in result["systems"].values()):
+        pictures.quality_against_latency(Path(f"{stem}_quality.png"), result["systems"])
+    print(latency_table(result))
+    return result
+
+
+def ask(systems: Sequence[System], workload: Workload, num_pieces: int) -> dict[str, Asked]:
+    """Opens systems for a workload; raises PadirError for a trained model of another vocabulary than its text's."""
+    opened = open_systems(systems, num_pieces)
+    if isinstance(workload, PreparedText):
+        vocabulary = PreparedSet.open(workload.data_dir).vocabulary()
+        for name, system in opened.items():
+            check_vocabulary(vocabulary, system.translator(name).vocabulary.hash, name)
+    return {name: Asked(name, system) for name, system in opened.items()}
+
+
+def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> list[Batch]:
+    """The workload's requests, `batch_size` at a time; one that is short at the end is left out unless it is all."""
+    models = [system.system.model for system in asked.values()]
+    requests = workload.requests(min(min(model.max_source_length, model.max_target_length) for model in models))
+    if not requests:
+        raise PadirError(f"{workload}: has no request that every system can take")
+    if len(requests) < batch_size:
+        requests = [requests[index % len(requests)] for index in range(batch_size)]
+    whole = len(requests) // batch_size * batch_size
+    return [tuple(requests[start : start + batch_size]) for start in range(0, whole, batch_size)]
+
+
+def shape_of(asked: dict[str, Asked]) -> Callable[[Batch], tuple[int, ...]]:
+    """What decides which programs a batch needs: its padded source length under each system."""
+    return lambda batch: tuple(system.source_width(batch) for system in asked.values())
+
+
+def describe_requests(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Counts and mean lengths of what was asked."""
+    requests = [request for batch in batches for request in batch]
+    targets = [request.target_length for request in requests if request.target_length is not None]
+    return {
+        "count": len(requests),
+        "mean_source_tokens": float(np.mean([len(request.source) for request in requests])),
+        "max_source_tokens": max(len(request.source) for request in requests),
+        "mean_target_tokens": float(np.mean(targets)) if targets else None,
+        "max_target_tokens": max(targets, default=None),
+    }
+
+
+def describe_systems(
+    systems: Sequence[System], asked: dict[str, Asked], batches: Sequence[Batch], timings: dict[str, Timing]
+) -> dict[str, dict[str, Any]]:
+    """Per system: its decode, latency in ms, speed-up over the first, steps, padding, work, and quality if known."""
+    first = np.median(timings[systems[0].name].samples)
+    described = {}
+    for system in systems:
+        it, timing = asked[system.name], timings[system.name]
+        costs = [it.cost(batch) for batch in batches]
+        described[system.name] = {
+            "decode": repr(it.system.decode),
+            "run_dir": system.run_dir,
+            "parameters": it.system.model.parameter_count(),
+            "dtype": it.system.model.network.dtype,
+            "latency_ms": timing.to_dict(),
+            "speed_up": float(first / np.median(timing.samples)),
+            "steps_per_batch": float(np.mean([it.steps[batch] for batch in batches])),
+            "source_padding": _waste(batches, it.source_width, lambda request: len(request.source)),
+            "gflops": float(np.mean([cost.flops for cost in costs])) / 1e9,
+            "gigabytes": float(np.mean([cost.bytes for cost in costs])) / 1e9,
+        }
+        if batches[0][0].target_length is not None and not it.system.is_autoregressive:
+            waste = _waste(batches, it.target_width, lambda request: request.target_length)
+            described[system.name]["target_padding"] = waste
+        if isinstance(it.system.decoder, Translator) and batches[0][0].text is not None:
+            described[system.name]["text_ms"] = text_times(it.system.decoder, batches)
+        if system.quality is not None:
+            described[system.name]["bleu"] = _bleu(system.quality)
+    return described
+
+
+def text_times(translator: Translator, batches: Sequence[Batch], repeats: int = 20) -> dict[str, float]:
+    """Median milliseconds of tokenising and detokenising a batch, both part of a text's latency."""
+    from time import perf_counter
+
+    texts = [[request.text for request in batch] for batch in batches]
+    ids = [[list(request.source) for request in batch] for batch in batches]
+    steps = {
+        "tokenise": lambda index: [translator.tokenize(text) for text in texts[index]],
+        "detokenise": lambda index: [translator.vocabulary.decode(each) for each in ids[index]],
+    }
+    found = {}
+    for name, step in steps.items():
+        samples = []
+        for index in range(len(batches)):
+            for _ in range(repeats):
+                began = perf_counter()
+                step(index)
+                samples.append(1e3 * (perf_counter() - began))
+        found[name] = float(np.median(samples))
+    return found
+
+
+def _waste(batches: Sequence[Batch], width: Callable[[Batch], int], length: Callable[[Request], int]) -> float:
+    """The share of the positions computed that are padding."""
+    computed = sum(len(batch) * width(batch) for batch in batches)
+    return 1.0 - sum(length(request) for batch in batches for request in batch) / computed
+
+
+def _bleu(path: str) -> float:
+    try:
+        return float(json.loads(Path(path).read_text(encoding="utf-8"))["bleu"])
+    except (OSError, ValueError, KeyError) as error:
+        raise PadirError(f"System.quality: {path} is not a JSON file of padir evaluate: {error}") from error
+
+
+def latency_table(result: dict[str, Any]) -> str:
+    """A result as a Markdown table."""
+    lines = [
+        "| system | median ms | 95% interval | p90 | p99 | n | speed-up | steps | GFLOP | compile s |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, system in result["systems"].items():
+        found = system["latency_ms"]
+        low, high = found["median_ci95"]
+        lines.append(
+            f"| {name} | {found['median']:.2f} | {low:.2f}–{high:.2f} | {found['p90']:.2f} | {found['p99']:.2f} | "
+            f"{found['n']} | {system['speed_up']:.2f}x | {system['steps_per_batch']:.1f} | {system['gflops']:.2f} | "
+            f"{found['compile_seconds']:.1f} |"
+        )
+    late = sum(system["latency_ms"]["late_compilations"] for system in result["systems"].values())
+    return "\n".join(lines) + (f"\nWARNING: {late} programs were compiled while measuring" if late else "")

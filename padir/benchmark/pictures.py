@@ -1,0 +1,85 @@
+"""Pictures of latencies (layer 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from padir.benchmark.measure import Timing
+
+# The first is the baseline's; the others stay apart for colour-blind readers, twice over by their line.
+_COLOURS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+_LINES = ("-", "--", ":")
+
+
+def distributions(path: Path, samples: Mapping[str, np.ndarray]) -> None:
+    """Draws the cumulative distribution of latency per system; samples [n] in ms."""
+    figure, axes = _axes()
+    for style, (name, values) in zip(_styles(len(samples)), samples.items(), strict=True):
+        ordered = np.sort(values)
+        share = np.arange(1, len(ordered) + 1) / len(ordered)
+        axes.plot(ordered, share, label=f"{name} (n={len(values)})", **style)
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds per request, host to host")
+    axes.set_ylabel("share of requests at most so slow")
+    _save(figure, axes, path)
+
+
+def by_length(path: Path, lengths: np.ndarray, timings: Mapping[str, Timing]) -> None:
+    """Draws median latency of each request against its target length; lengths [requests] in tokens."""
+    figure, axes = _axes()
+    for style, (name, timing) in zip(_styles(len(timings)), timings.items(), strict=True):
+        medians = [np.median(timing.samples[timing.requests == index]) for index in range(len(lengths))]
+        order = np.argsort(lengths, kind="stable")
+        axes.plot(lengths[order], np.asarray(medians)[order], label=name, linewidth=1, **style)
+    axes.set_yscale("log")
+    axes.set_xlabel("target tokens")
+    axes.set_ylabel("median milliseconds per request")
+    _save(figure, axes, path)
+
+
+def quality_against_latency(path: Path, systems: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draws BLEU against median latency of the systems whose BLEU is known."""
+    figure, axes = _axes()
+    known = {name: system for name, system in systems.items() if "bleu" in system}
+    for style, (name, system) in zip(_styles(len(known)), known.items(), strict=True):
+        axes.plot(system["latency_ms"]["median"], system["bleu"], "o", label=name, color=style["color"])
+    axes.set_xscale("log")
+    axes.set_xlabel("median milliseconds per request")
+    axes.set_ylabel("BLEU")
+    _save(figure, axes, path)
+
+
+def throughputs(path: Path, by_system: Mapping[str, Mapping[int, float]]) -> None:
+    """Draws sentences a second against batch size."""
+    figure, axes = _axes()
+    for style, (name, rates) in zip(_styles(len(by_system)), by_system.items(), strict=True):
+        axes.plot(list(rates), list(rates.values()), marker="o", label=name, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("sentences in a batch")
+    axes.set_ylabel("sentences a second")
+    _save(figure, axes, path)
+
+
+def _axes():
+    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _styles(count: int) -> list[dict[str, str]]:
+    """One colour and line for each of `count` systems."""
+    return [
+        {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i // len(_COLOURS) % len(_LINES)]}
+        for i in range(count)
+    ]
+
+
+def _save(figure: Figure, axes: Any, path: Path) -> None:
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,211 @@
+"""`padir benchmark roofline`: each phase of a request against what the machine can do (layer 8)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir import flops
+from padir.benchmark.facts import run_facts
+from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.systems import Opened, System, open_systems
+from padir.decoding.sampling import greedy
+from padir.errors import PadirError
+from padir.layers import project
+from padir.models import AutoregressiveModel
+from padir.run_directory import write_text
+from padir.types import UNK_ID, Array, PyTree
+
+# The plain product: rows by as many different weights [2048, 512] as no cache holds (100 MB of float32).
+_WEIGHTS, _OUT, _IN = 24, 2048, 512
+# The plain copy: 256 MB read, 256 MB written.
+_COPIED = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A compiled piece of a request.
+
+    Attributes:
+      run: runs it once on arrays that are there already, and waits.
+      cost: its work.
+      rows: of its matrix products.
+    """
+
+    run: Callable[[], Any]
+    cost: flops.Cost
+    rows: int
+
+
+def roofline(
+    *,
+    systems: Sequence[System],
+    output: str,
+    source: int = 32,
+    target: int = 32,
+    repeats: int = 20,
+    num_pieces: int = 32_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Times the phases of batch-1 requests and what the same process gets from plain products and copies.
+
+    A phase's bound is its operations at the rate of the plain product of as many rows, or its bytes at the rate of the
+    copy, whichever takes longer; its `of_bound` is how much of the time measured that explains.
+
+    Args:
+      systems: whose models are taken apart; trained or not.
+      output: JSON file to write.
+      source, target: tokens.
+      repeats: how often each phase is timed.
+      num_pieces: vocabulary of untrained models.
+      seed: of the order.
+
+    Returns:
+      What was written: 'machine' (GFLOP/s by rows, GB/s) and, by system, its phases.
+
+    Raises:
+      PadirError: a system that cannot be opened, or lengths that its model does not allow.
+    """
+    before = os.getloadavg()
+    opened = open_systems(systems, num_pieces)
+    phases: dict[tuple[str, str], Phase] = {}
+    for name, system in opened.items():
+        if not 0 < source < system.model.max_source_length or not 0 < target <= system.model.max_target_length:
+            raise PadirError(f"benchmark roofline: {source} to {target} tokens are not what system {name!r} takes")
+        phases |= {(name, phase): each for phase, each in phases_of(system, source, target).items()}
+    rows = sorted({phase.rows for phase in phases.values()})
+    machine = {("machine", f"{count} rows"): _product(count) for count in rows} | {("machine", "copy"): _copy()}
+    everything = machine | phases
+    timings = take_turns(
+        {" / ".join(key): lambda _, phase=phase: phase.run() for key, phase in everything.items()},
+        [None],
+        repeats=repeats,
+        seed=seed,
+    )
+    seconds = {key: timings[" / ".join(key)] for key in everything}
+    rates = {count: _rate(machine["machine", f"{count} rows"], seconds["machine", f"{count} rows"]) for count in rows}
+    copied = machine["machine", "copy"].cost.bytes / _median(seconds["machine", "copy"])
+    result = {
+        "facts": run_facts() | {"load_average_before": list(before)},
+        "source": source,
+        "target": target,
+        "machine": {
+            "gflops_per_second_by_rows": {count: rate / 1e9 for count, rate in rates.items()},
+            "copy_gigabytes_per_second": copied / 1e9,
+        },
+        "systems": {name: {} for name in opened},
+    }
+    for (name, label), phase in phases.items():
+        taken = _median(seconds[name, label])
+        bound = max(phase.cost.flops / rates[phase.rows], phase.cost.bytes / copied)
+        result["systems"][name][label] = {
+            "ms": 1e3 * taken,
+            "rows": phase.rows,
+            "gflops": phase.cost.flops / 1e9,
+            "gflops_per_second": phase.cost.flops / taken / 1e9,
+            "gigabytes_per_second": phase.cost.bytes / taken / 1e9,
+            "bound_ms": 1e3 * bound,
+            "of_bound": bound / taken,
+            "n": len(seconds[name, label].samples),
+        }
+    write_text(output, json.dumps(result, indent=2) + "\n")
+    print(roofline_table(result))
+    return result
+
+
+def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
+    """The phases of a batch-1 request: encode, plan, one decoder step, and of that the logits."""
+    model, params, hypotheses = system.model, system.decoder.params, system.hypotheses
+    network, causal = model.network, isinstance(model, AutoregressiveModel)
+    tokens = jnp.full((1, source), UNK_ID + 1, jnp.int32)
+    targets = jnp.full((hypotheses, target), UNK_ID + 1, jnp.int32)
+
+    def encode(params: PyTree, tokens: Array) -> tuple[Array, Array | None]:
+        return (model.module(params).network.encode(tokens), None) if causal else model.encode(params, tokens)
+
+    def plan(params: PyTree, encoded: Array, tokens: Array) -> PyTree:
+        return model.module(params).network.plan(encoded, tokens, target if causal else targets)
+
+    def step(params: PyTree, targets: Array, made: PyTree) -> tuple[Array, Array, PyTree]:
+        net = model.module(params).network
+        # The last token of a cache that is full but for it.
+        cache = net.empty_cache(hypotheses, target).replace(position=target - 1) if causal else None
+        output = net.decode(targets[:, -1:] if causal else targets, made, cache)
+        return *greedy(net.logits(output.hidden)), output.cache
+
+    def logits(params: PyTree, hidden: Array) -> tuple[Array, Array]:
+        return greedy(model.module(params).network.logits(hidden))
+
+    queries = 1 if causal else target
+    encoded = jax.jit(encode)(params, tokens)[0]
+    made = jax.jit(plan)(params, encoded, tokens)
+    hidden = jnp.ones((hypotheses, queries, network.embed_dim), network.dtype)
+    positions = source + (getattr(model, "length_predictor", None) == "token")
+
+    def cost(with_logits: bool) -> flops.Cost:
+        return flops.decoder_pass(network, hypotheses, queries, target, source, sources=1, logits=with_logits)
+
+    whole, without = cost(True), cost(False)
+    only_logits = flops.Cost(whole.flops - without.flops, whole.bytes - without.bytes)
+    return {
+        "encode": Phase(_timed(encode, params, tokens), flops.encode(network, 1, positions), positions),
+        "plan": Phase(_timed(plan, params, encoded, tokens), flops.plan(network, 1, source, target), source),
+        "step": Phase(_timed(step, params, targets, made), whole, hypotheses * queries),
+        "step: logits": Phase(_timed(logits, params, hidden), only_logits, hypotheses * queries),
+    }
+
+
+def _timed(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    compiled = jax.jit(function)
+    return lambda: jax.block_until_ready(compiled(*arguments))
+
+
+def _product(rows: int) -> Phase:
+    """Plain products of `rows` rows, in the order of operands that the network uses."""
+    draw = np.random.default_rng(0).standard_normal
+    weights = [jnp.asarray(draw((_OUT, _IN)), jnp.float32) for _ in range(_WEIGHTS)]
+    x = jnp.asarray(draw((rows, _IN)), jnp.float32)
+
+    def run(x: Array, weights: list[Array]) -> list[Array]:
+        return [project(weight, x, jnp.float32) for weight in weights]
+
+    flop = 2 * rows * _OUT * _IN * _WEIGHTS
+    return Phase(_timed(run, x, weights), flops.Cost(flop, 4 * _OUT * _IN * _WEIGHTS), rows)
+
+
+def _copy() -> Phase:
+    block = jnp.ones((_COPIED,), jnp.float32)
+    return Phase(_timed(lambda x: x + 1.0, block), flops.Cost(0, 2 * 4 * _COPIED), 0)
+
+
+def _rate(phase: Phase, timing: Timing) -> float:
+    return phase.cost.flops / _median(timing)
+
+
+def _median(timing: Timing) -> float:
+    return float(np.median(timing.samples)) / 1e3
+
+
+def roofline_table(result: dict[str, Any]) -> str:
+    """A result as a Markdown table."""
+    machine = result["machine"]
+    rates = ", ".join(f"{rate:.0f} with {rows} rows" for rows, rate in machine["gflops_per_second_by_rows"].items())
+    lines = [
+        f"plain products of float32, GFLOP/s: {rates}; copy {machine['copy_gigabytes_per_second']:.1f} GB/s",
+        "| system | phase | ms | rows | GFLOP/s | GB/s | bound ms | of bound |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, phases in result["systems"].items():
+        for label, phase in phases.items():
+            lines.append(
+                f"| {name} | {label} | {phase['ms']:.2f} | {phase['rows']} | {phase['gflops_per_second']:.0f} | "
+                f"{phase['gigabytes_per_second']:.1f} | {phase['bound_ms']:.2f} | {100 * phase['of_bound']:.0f}% |"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""What a benchmark compares: trained models, or models of a given size with untrained weights (layer 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.models import AutoregressiveModel, DecodeConfig, Model
+from padir.translator import Decoder, Translator, load
+from padir.types import TokenIds
+
+
+@dataclass(frozen=True)
+class System:
+    """One line of a benchmark: a model and how it decodes.
+
+    Attributes:
+      name: what tables call it.
+      run_dir: a trained model, as `padir.load` opens it.
+      model: makes a model of given token ids, whose weights then are random, in place of `run_dir`.
+      decode: how it decodes; the model's default if None.
+      quality: JSON of `padir evaluate` of the same decode, for the picture of quality against latency.
+    """
+
+    name: str
+    run_dir: str | None = None
+    model: Callable[[TokenIds], Model] | None = None
+    decode: DecodeConfig | None = None
+    quality: str | None = None
+
+    def __post_init__(self):
+        if (self.run_dir is None) == (self.model is None):
+            raise PadirError(f"System.run_dir: system {self.name!r} needs either run_dir or model")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A system ready to be asked.
+
+    Attributes:
+      decoder: a `Translator` where the model is trained.
+      decode: checked against its model.
+    """
+
+    decoder: Decoder
+    decode: DecodeConfig
+
+    @property
+    def model(self) -> Model:
+        """The decoder's."""
+        return self.decoder.model
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Whether it writes one token a step."""
+        return isinstance(self.model, AutoregressiveModel)
+
+    @property
+    def hypotheses(self) -> int:
+        """Decoder rows per source."""
+        if isinstance(self.decode, Refinement):
+            return self.decode.num_hypotheses * self.decode.length_beam * self.decode.parallel_starts
+        return self.decode.rows_per_source
+
+    def translator(self, name: str) -> Translator:
+        """The decoder; raises PadirError if it has no vocabulary to make text of its ids."""
+        if not isinstance(self.decoder, Translator):
+            raise PadirError(f"system {name!r}: untrained weights make no text; give run_dir, or a workload of lengths")
+        return self.decoder
+
+
+def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened]:
+    """Opens systems by name; those of one `run_dir`, or of equal untrained models, share their parameters.
+
+    Args:
+      systems: at least one.
+      num_pieces: of the vocabulary of untrained models.
+
+    Raises:
+      PadirError: no system, two of one name, a model that cannot be opened, or a decode that does not fit its model.
+    """
+    if not systems:
+        raise PadirError("systems: name at least one")
+    if len({system.name for system in systems}) < len(systems):
+        raise PadirError("systems: two have the same name")
+    decoders: dict[str | Model, Decoder] = {}
+    opened = {}
+    for system in systems:
+        key = system.run_dir if system.model is None else system.model(TokenIds(num_pieces))
+        if key not in decoders:
+            decoders[key] = load(key) if isinstance(key, str) else Decoder(key, jax.jit(key.init)(0))
+        try:
+            decode = decoders[key].checked(system.decode)
+        except PadirError as error:
+            raise PadirError(f"system {system.name!r}: {error}") from error
+        opened[system.name] = Opened(decoders[key], decode)
+    return opened

@@ -1,0 +1,111 @@
+"""`padir benchmark throughput`: sentences a second at growing batch sizes (layer 8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from padir.benchmark import pictures
+from padir.benchmark.facts import run_facts
+from padir.benchmark.latency import Asked, Batch, ask, batched, describe_requests, shape_of
+from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.systems import System
+from padir.benchmark.workloads import Workload
+from padir.errors import PadirError
+from padir.run_directory import write_text
+
+
+def throughput(
+    *,
+    systems: Sequence[System],
+    workload: Workload,
+    output: str,
+    batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+    repeats: int = 3,
+    num_pieces: int = 32_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measures sentences a second for every system and batch size; prints a table, writes JSON and a picture.
+
+    A batch size at which a system runs out of memory is its last: larger ones are left out for it, and it is said.
+
+    Args:
+      systems, workload, num_pieces, seed: as for `latency`.
+      output: JSON file to write; `<stem>.png` is written beside it.
+      batch_sizes: ascending.
+      repeats: how often each batch is timed on each system.
+
+    Returns:
+      What was written.
+
+    Raises:
+      PadirError: as `latency`, or batch sizes that do not ascend.
+    """
+    if not batch_sizes or list(batch_sizes) != sorted(set(batch_sizes)) or batch_sizes[0] < 1 or repeats < 1:
+        raise PadirError(
+            f"benchmark throughput: batch_sizes {tuple(batch_sizes)} must ascend from 1, repeats be positive"
+        )
+    before = os.getloadavg()
+    asked = ask(systems, workload, num_pieces)
+    fitting = dict(asked)
+    described: dict[str, Any] = {name: {"decode": repr(it.system.decode), "batches": {}} for name, it in asked.items()}
+    for size in batch_sizes:
+        batches = batched(workload, asked, size)
+        for name in [name for name, it in fitting.items() if not _fits(it, batches)]:
+            print(f"{name}: batches of {size} do not fit into memory", file=sys.stderr)
+            del fitting[name]
+        timings = take_turns(fitting, batches, repeats=repeats, seed=seed, shape=shape_of(asked)) if fitting else {}
+        for name, timing in timings.items():
+            described[name]["batches"][size] = _describe(timing, size, batches, fitting[name])
+    result = {
+        "facts": run_facts() | {"load_average_before": list(before)},
+        "workload": repr(workload),
+        "requests": describe_requests(batched(workload, asked, 1)),
+        "systems": described,
+    }
+    write_text(output, json.dumps(result, indent=2) + "\n")
+    rates = {
+        name: {size: found["sentences_per_second"] for size, found in system["batches"].items()}
+        for name, system in described.items()
+    }
+    pictures.throughputs(Path(output).with_suffix(".png"), rates)
+    print(throughput_table(rates, batch_sizes))
+    return result
+
+
+def _fits(asked: Asked, batches: Sequence[Batch]) -> bool:
+    """Whether the largest batch can be answered."""
+    try:
+        asked(max(batches, key=asked.source_width))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _describe(timing: Timing, size: int, batches: Sequence[Batch], asked: Asked) -> dict[str, Any]:
+    seconds = float(np.median(timing.samples)) / 1e3
+    gflops = float(np.mean([asked.cost(batch).flops for batch in batches])) / 1e9
+    return {
+        "batch_ms": timing.to_dict(),
+        "sentences_per_second": size / seconds,
+        "steps_per_batch": float(np.mean([asked.steps[batch] for batch in batches])),
+        "gflops_per_second": gflops / seconds,
+    }
+
+
+def throughput_table(rates: dict[str, dict[int, float]], batch_sizes: Sequence[int]) -> str:
+    """Sentences a second as a Markdown table."""
+    lines = [f"| sentences/s at batch | {' | '.join(map(str, batch_sizes))} |", "|---|" + "---:|" * len(batch_sizes)]
+    for name, by_size in rates.items():
+        cells = (f"{by_size[size]:.2f}" if size in by_size else "–" for size in batch_sizes)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""How much arithmetic and memory traffic the network takes, counted from shapes (layer 2).
+
+Counted are matrix products, attention included, at 2 operations per multiply-add: what MFU and rooflines are
+conventionally about. Norms, softmax and other element-wise work are left out; `tests/test_flops.py` holds the counts
+against XLA's own analysis. Bytes are the least that must move: every weight once per pass, keys and values once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from padir.network import NetworkConfig
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work of some part of a decode.
+
+    Attributes:
+      flops: floating-point operations of matrix products.
+      bytes: of weights, keys and values read, at least.
+    """
+
+    flops: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(self.flops * times, self.bytes * times)
+
+    __rmul__ = __mul__
+
+
+_FLOAT32 = 4
+
+
+def _dense(rows: int, inner: int, outer: int) -> Cost:
+    """[rows, inner] by a weight [outer, inner]."""
+    return Cost(2 * rows * inner * outer, _FLOAT32 * inner * outer)
+
+
+def _mix(queries: int, keys: int, width: int) -> Cost:
+    """Attention logits, or the weighted sum, over all heads of a row: `width` = heads · head size."""
+    return Cost(2 * queries * keys * width)
+
+
+def _width(config: NetworkConfig) -> int:
+    return config.num_heads * config.head_dim
+
+
+def _mlp(config: NetworkConfig, rows: int) -> Cost:
+    ways = 2 if config.mlp_activation.startswith("gated") else 1
+    up = ways * _dense(rows, config.embed_dim, config.mlp_dim)
+    return up + _dense(rows, config.mlp_dim, config.embed_dim)
+
+
+def encode(config: NetworkConfig, batch: int, source: int) -> Cost:
+    """The encoder over sources [batch, source]; with a [LENGTH] token `source` is one more than the text's tokens."""
+    width, rows = _width(config), batch * source
+    attention = 4 * _dense(rows, config.embed_dim, width) + batch * 2 * _mix(source, source, width)
+    return config.num_encoder_layers * (attention + _mlp(config, rows))
+
+
+def plan(config: NetworkConfig, batch: int, source: int, target: int) -> Cost:
+    """Cross-attention keys and values of sources [batch, source], and positional weights of `target` positions."""
+    width = _width(config)
+    layer = 2 * _dense(batch * source, config.embed_dim, width)
+    if config.positional_attention:
+        layer += 2 * _dense(target, config.embed_dim, width) + _mix(target, target, width)
+    return config.num_decoder_layers * layer
+
+
+def decoder_pass(
+    config: NetworkConfig, rows: int, queries: int, keys: int, source: int, *, sources: int, logits: bool = True
+) -> Cost:
+    """One pass of the decoder.
+
+    Args:
+      config: the network.
+      rows: hypotheses N.
+      queries: positions computed of each: the target's length, or 1 with a cache.
+      keys: positions attended to: the target's length, or the room of the cache.
+      source: source tokens.
+      sources: sources B, whose keys and values the hypotheses share.
+      logits: whether the logits of all queries are computed.
+    """
+    width, positions = _width(config), rows * queries
+    memory = Cost(0, _FLOAT32 * 2 * width * (sources * source + (rows * keys if queries < keys else 0)))
+    layer = 4 * _dense(positions, config.embed_dim, width) + rows * 2 * _mix(queries, keys, width)
+    layer += 2 * _dense(positions, config.embed_dim, width) + 2 * _mix(positions, source, width) + memory
+    if config.positional_attention:
+        layer += 2 * _dense(positions, config.embed_dim, width) + rows * _mix(queries, keys, width)
+    layer += _mlp(config, positions)
+    total = config.num_decoder_layers * layer
+    return total + _dense(positions, config.embed_dim, config.vocab_size) if logits else total

@@ -1,0 +1,74 @@
+"""Requests are what their workload says, the same every time."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from padir.benchmark.workloads import FixedLengths, ParallelText, PreparedText
+from padir.data.records import PreparedSet
+from padir.errors import PadirError
+from padir.types import EOS_ID
+
+
+def test_fixed_lengths():
+    requests = FixedLengths(5, 7, num_requests=3, num_pieces=20).requests(8)
+    assert [(len(request.source), request.target_length, request.text) for request in requests] == [(5, 7, None)] * 3
+    for request in requests:
+        assert request.source[-1] == EOS_ID and all(2 < token < 20 for token in request.source[:-1])
+    assert len({request.source for request in requests}) == 3
+    assert requests == FixedLengths(5, 7, num_requests=3, num_pieces=20).requests(8)
+    with pytest.raises(PadirError, match="FixedLengths: 5 to 9 tokens are more than the models' 8"):
+        FixedLengths(5, 9).requests(8)
+    with pytest.raises(PadirError, match="FixedLengths.target: 0 is not at least 1"):
+        FixedLengths(5, 0)
+
+
+class TestParallelText:
+    SOURCES = ["a b c d e", "a a a", "b", "e d c b a e d c b a"] * 5
+    REFERENCES = ["x y", "x x x", "y", "x y x y x y x y"] * 5
+
+    @pytest.fixture
+    def files(self, tmp_path):
+        (tmp_path / "source.txt").write_text("\n".join(self.SOURCES) + "\n")
+        with gzip.open(tmp_path / "reference.gz", "wt") as file:
+            file.write("\n".join(self.REFERENCES) + "\n")
+        return {"sources": str(tmp_path / "source.txt"), "references": str(tmp_path / "reference.gz")}
+
+    def test_lengths_of_pairs(self, files):
+        """With a piece for every letter lengths are letters, word boundaries and EOS: every pair keeps together."""
+        requests = ParallelText(**files, num_requests=100, num_pieces=11).requests(64)
+        assert len(requests) == 20
+        found = sorted((len(request.source), request.target_length) for request in requests)
+        by_letters = sorted((2 * len(a.split()) + 1, 2 * len(b.split()) + 1) for a, b in zip(self.SOURCES, self.REFERENCES))
+        np.testing.assert_allclose(np.corrcoef(np.array(found).T, np.array(by_letters).T)[:2, 2:].diagonal(), 1, atol=0.05)
+
+    def test_what_is_too_long_is_passed_over_and_counted(self, files, capsys):
+        every = ParallelText(**files, num_requests=100, num_pieces=11).requests(64)
+        longest = max(max(len(request.source), request.target_length) for request in every)
+        fewer = ParallelText(**files, num_requests=100, num_pieces=11).requests(longest - 1)
+        assert len(fewer) == 15 and f"passed over 5 pairs of over {longest - 1} tokens" in capsys.readouterr().err
+        with pytest.raises(PadirError, match="no pair fits into 1 tokens"):
+            ParallelText(**files, num_pieces=11).requests(1)
+
+    def test_a_draw_follows_its_seed(self, files):
+        draws = [ParallelText(**files, num_requests=8, num_pieces=11, seed=seed).requests(64) for seed in (1, 1, 2)]
+        assert draws[0] == draws[1] != draws[2] and len(draws[0]) == 8
+
+    def test_files_that_are_not_parallel_or_not_there(self, files, tmp_path):
+        (tmp_path / "short.txt").write_text("a\n")
+        with pytest.raises(PadirError, match="short.txt has 1 lines, .* 20: they must be parallel"):
+            ParallelText(str(tmp_path / "short.txt"), files["references"]).requests(64)
+        with pytest.raises(PadirError, match="nowhere.txt: cannot be read as text"):
+            ParallelText(str(tmp_path / "nowhere.txt"), files["references"]).requests(64)
+
+
+def test_prepared_text(tiny, capsys):
+    requests = PreparedText(str(tiny.data), num_requests=4).requests(32)
+    test = PreparedSet.open(tiny.data).split("test")
+    every = {example.source_text: tuple(example.source_ids) for example in test.read(range(len(test)))}
+    assert len(requests) == 4 and all(every[request.text] == request.source for request in requests)
+    assert all(request.target_length is None for request in requests)
+    shortest = min(map(len, every.values()))
+    assert PreparedText(str(tiny.data)).requests(shortest - 1) == []
+    assert f"passed over {len(test)} sources" in capsys.readouterr().err
