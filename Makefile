@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quality check-data lint wheel clean
+.PHONY: help demo test quality benchmark check-data lint wheel clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [VARIABLE=VALUE ...]"; echo
@@ -31,6 +31,22 @@ test: $(INSTALLED) ## run every test (ARGS goes to pytest)
 
 quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
+
+NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @deep_beam/System(), @p1_1/System(), \
+  @p4_1/System(), @p4_5/System(), @c4_1/System(), @c4_5/System()]
+
+benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benchmarks/results (DATA=folder of ntrex: its lengths, too)
+	.venv/bin/padir benchmark roofline --gin_file=bench/paper.gin --output=benchmarks/results/roofline_$(PRESET).json
+	.venv/bin/padir benchmark latency --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin \
+	  --output=benchmarks/results/latency_$(PRESET).json --repeats=15
+	$(if $(DATA),.venv/bin/padir benchmark latency --gin_file=bench/paper.gin --gin_file=bench/lengths.gin \
+	  --gin.SOURCES="'$(DATA)/test.de.gz'" --gin.REFERENCES="'$(DATA)/test.en.gz'" \
+	  --gin.SYSTEMS="$(NTREX_SYSTEMS)" --gin.Refinement.target_buckets="(32, 64, 96)" \
+	  --gin.ParallelText.num_requests=60 --repeats=1 --output=benchmarks/results/latency_ntrex_$(PRESET).json)
+	.venv/bin/padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin \
+	  --gin.benchmark_throughput.systems="[@greedy/System(), @beam/System(), @p1_1/System(), @p4_1/System(), @c4_1/System()]" \
+	  --gin.benchmark_throughput.batch_sizes="(1, 4, 16, 64)" \
+	  --output=benchmarks/results/throughput_$(PRESET).json --repeats=2
 
 # Before anything is installed.
 check-data:

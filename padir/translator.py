@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from padir import rng, sharding
+from padir import host_memory, rng, sharding
 from padir.convert import needed_vocabulary, open_model
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
@@ -99,7 +99,8 @@ class Decoder:
     def __init__(self, model: Model, params: PyTree, *, seed: int = 0, rescorer: Rescorer | None = None):
         """Places `params` on all devices.
 
-        `seed` is of random starts; `rescorer` ranks a parallel model's hypotheses instead of its own scores.
+        `seed` is of random starts; `rescorer` ranks a parallel model's hypotheses instead of its own scores. On CPU the
+        process keeps the memory it has freed, see `host_memory`.
 
         Raises:
           PadirError: a rescorer of another vocabulary, or for a model that ranks in its search.
@@ -111,6 +112,8 @@ class Decoder:
         self.model = model
         self._has_rescorer = rescorer is not None
         self._mesh = sharding.make_mesh()
+        if self._mesh.devices.flat[0].platform == "cpu":
+            host_memory.keep_freed()
         placed = jax.device_put((params, rescorer), sharding.replicated(self._mesh))
         self._leaves, self._structure = jax.tree.flatten(placed)
         self._key = rng.stream(seed, "decode")

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
-    ("types", "rng", "sharding", "errors", "progress", "line_files", "distributed"),
+    ("types", "rng", "sharding", "errors", "progress", "line_files", "host_memory", "distributed"),
     ("masks", "layers", "attention", "cache"),
     ("network", "length", "flops"),
     ("corruption", "losses"),

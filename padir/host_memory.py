@@ -1,0 +1,29 @@
+"""How the C library keeps memory that a CPU program has freed (layer 0)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+# Parameters of glibc's mallopt, from malloc.h.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+
+
+@functools.cache
+def keep_freed() -> bool:
+    """Makes this process keep freed memory for its next use instead of giving it back to the system.
+
+    XLA allocates the room of a program anew at every call. By default glibc maps what is over 32 MB from the system and
+    gives it back, so that every call pays for zeroed pages: a third of the time of logits [160, 32128] on CPU. Memory
+    that the process has had at its peak stays its own.
+
+    Returns:
+      Whether the C library took it; False elsewhere than on Linux with glibc, where nothing changes.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20))
+    taken = [mallopt(parameter, value) for parameter, value in wanted]
+    return taken == [1] * len(wanted)
