@@ -1,0 +1,191 @@
+"""Figure 4.3: steps from R_{-1} to R_1, simulated, exact, and as the propositions bound them (layer 8)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.theory import chains, clique
+from padir.theory.bounds import Clique, mode_reached_per_step, steps_to_mode
+from padir.theory.ising import clique_parameters, log_probabilities, mode
+from padir.theory.pseudolikelihood import uniform_law
+from padir.theory.simulate import independent_parallel_steps, k_gibbs_steps
+
+# The sampler's name beside 'k = …'.
+PARALLEL = "independent parallel"
+
+
+@dataclass(frozen=True)
+class HittingSettings:
+    """The figure's models and chains.
+
+    Attributes:
+      spins: N.
+      clique: |C|.
+      field: h_i, of all spins.
+      couplings: J. The chapter's text does not print the figure's; in this range all that its caption says can be
+        seen: independent parallel does not arrive (below 4 it does), k < |C| slows down as J grows.
+      block_sizes: k of the simulated k-Gibbs samplers; the exact times are of all k.
+      wide_couplings: J of the exact curves and the bounds, which begin to say something at larger J.
+      budget: steps after which a run is given up.
+      repetitions: runs per point.
+      seed: of the runs.
+    """
+
+    spins: int = 10
+    clique: int = 4
+    field: float = 5.0
+    couplings: Sequence[float] = (4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0)
+    block_sizes: Sequence[int] = (2, 3, 4, 5, 6, 8, 10)
+    wide_couplings: Sequence[float] = tuple(float(j) for j in np.geomspace(0.5, 80.0, 45).round(3))
+    budget: int = 1000
+    repetitions: int = 10
+    seed: int = 0
+
+    def model(self, coupling: float) -> Clique:
+        """The model with this J."""
+        return Clique(self.spins, self.clique, coupling, self.field, self.field)
+
+
+def hitting(settings: HittingSettings) -> dict[str, Any]:
+    """Simulates and computes.
+
+    Returns:
+      `simulated` and `exact`: by sampler ('k = 4', PARALLEL), by J in order; `wide`: expected steps over
+      wide_couplings; `parallel_reached`: over them, P(independent parallel arrives within the budget); `bounds`:
+      Proposition 4.1.4's bound on them; `tails`: of that proposition at its T; `lumping`: how far the counted chain is
+      from the enumerated one.
+    """
+    transitions = {
+        f"k = {k}": functools.partial(clique.k_gibbs, settings.spins, settings.clique, k)
+        for k in range(1, settings.spins + 1)
+    }
+    transitions[PARALLEL] = functools.partial(clique.independent_parallel, settings.clique)
+    narrow, wide = jnp.asarray(settings.couplings), jnp.asarray(settings.wide_couplings)
+    exact, over = {}, {}
+    for name, transition in transitions.items():
+        summary = jax.jit(functools.partial(_summary, transition, settings))
+        exact[name] = {key: values.tolist() for key, values in jax.vmap(summary)(narrow).items()}
+        widely = jax.vmap(summary)(wide)
+        over[name] = widely["expected"].tolist()
+        if name == PARALLEL:
+            parallel_reached = widely["reached_within_budget"].tolist()
+    bounds, tails = _bounds(settings)
+    return {
+        "settings": asdict(settings),
+        "simulated": _simulate(settings),
+        "exact": exact,
+        "wide": over,
+        "parallel_reached": parallel_reached,
+        "bounds": bounds,
+        "tails": tails,
+        "lumping": _lumping(settings),
+    }
+
+
+def _summary(transition, settings: HittingSettings, coupling: jax.Array) -> dict[str, jax.Array]:
+    """Of a counted chain from m = 0: expected steps, and mean, sd and reach within the budget."""
+    matrix = transition(coupling, settings.field)
+    target = jnp.arange(settings.clique + 1) == settings.clique
+    alive = chains.survival(matrix, target, jnp.zeros(settings.clique + 1).at[0].set(1.0), settings.budget)
+    mean, sd = chains.mean_and_sd_within(alive)
+    return {
+        "expected": chains.expected_hitting_times(matrix, target)[0],
+        "mean_within_budget": mean,
+        "sd_within_budget": sd,
+        "reached_within_budget": 1.0 - alive[-1],
+    }
+
+
+def _simulate(settings: HittingSettings) -> dict[str, Any]:
+    """By sampler: steps [J][repetitions], the budget where it was not enough, and how many runs arrived [J]."""
+    n, repetitions = settings.spins, settings.repetitions
+    thetas = np.stack([clique_parameters(n, settings.clique, j, settings.field) for j in settings.couplings])
+    thetas = jnp.asarray(np.repeat(thetas, repetitions, axis=0))
+    target = jnp.asarray(mode(n, settings.clique, 1))
+    key = jax.random.key(settings.seed)
+    # Spins outside the clique start anywhere: they have no influence on it.
+    starts = jax.random.randint(jax.random.fold_in(key, 0), (len(thetas),), 0, 2**n)
+    starts = starts & ~(2**settings.clique - 1)
+    runs = {
+        f"k = {k}": k_gibbs_steps(jax.random.fold_in(key, k), thetas, starts, target, k=k, budget=settings.budget)
+        for k in settings.block_sizes
+    }
+    runs[PARALLEL] = independent_parallel_steps(
+        jax.random.fold_in(key, n + 1), thetas, starts, target, budget=settings.budget
+    )
+    result = {}
+    for name, steps in runs.items():
+        steps = np.asarray(steps).reshape(len(settings.couplings), repetitions)
+        result[name] = {
+            "steps": np.minimum(steps, settings.budget).tolist(),
+            "reached": (steps <= settings.budget).sum(axis=1).tolist(),
+        }
+    return result
+
+
+def _bounds(settings: HittingSettings) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """Proposition 4.1.4's bounds on the expected steps over wide_couplings, and its tail probabilities.
+
+    If every step arrives with probability at least 1 - c_{R_1}, the expectation is at most 1 / (1 - c_{R_1}).
+
+    Two bounds: with ‖h‖₁ of all spins, as printed; and with the clique's own, which is the same proposition: the spins
+    outside are independent of the clique, so every step acts on it as the step on N spins whose outer fields are 0.
+    """
+    matrices = {
+        k: jax.jit(jax.vmap(functools.partial(clique.k_gibbs, settings.spins, settings.clique, k), in_axes=(0, None)))(
+            jnp.asarray(settings.wide_couplings), settings.field
+        )
+        for k in range(settings.clique, settings.spins + 1)
+    }
+    bounds: dict[str, Any] = {"all fields": {}, "clique's fields": {}}
+    tails = []
+    for k, by_coupling in matrices.items():
+        for form, outside in (("all fields", settings.field), ("clique's fields", 0.0)):
+            models = [
+                Clique(settings.spins, settings.clique, j, settings.field, outside) for j in settings.wide_couplings
+            ]
+            bounds[form][f"k = {k}"] = [1.0 / mode_reached_per_step(model, k) for model in models]
+            for model, matrix in zip(models, np.asarray(by_coupling), strict=True):
+                for delta in (0.1, 0.01):
+                    steps = steps_to_mode(model, k, delta)
+                    alive = np.linalg.matrix_power(matrix[:-1, :-1], steps).sum(axis=1)
+                    tails.append(
+                        {"k": k, "coupling": model.coupling, "fields": form, "delta": delta, "steps": steps,
+                         "missed": float(alive.max())}
+                    )  # fmt: skip
+    return bounds, tails
+
+
+def _lumping(settings: HittingSettings) -> dict[str, Any]:
+    """Expected steps by full enumeration, at the first J, beside the counted chain's."""
+    n, coupling = settings.spins, settings.couplings[0]
+    theta = jnp.asarray(clique_parameters(n, settings.clique, coupling, settings.field))
+    target = jnp.asarray(mode(n, settings.clique, 1))
+    k = settings.clique
+    enumerated = {
+        f"k = {k}": jax.jit(chains.block_dynamics)(log_probabilities(theta), uniform_law(n, k)),
+        PARALLEL: jax.jit(chains.independent_parallel)(theta),
+    }
+    counted = {
+        f"k = {k}": clique.k_gibbs(n, settings.clique, k, coupling, settings.field),
+        PARALLEL: clique.independent_parallel(settings.clique, coupling, settings.field),
+    }
+    result = {}
+    times = jax.jit(chains.expected_hitting_times)
+    for name, matrix in enumerated.items():
+        whole = times(matrix, target)
+        few = times(counted[name], jnp.arange(settings.clique + 1) == settings.clique)
+        starts = np.asarray(mode(n, settings.clique, -1))
+        result[name] = {
+            "counted": float(few[0]),
+            "enumerated": np.asarray(whole)[starts][[0, -1]].tolist(),
+            "largest_relative_difference": float(np.max(np.abs(np.asarray(whole)[starts] / float(few[0]) - 1.0))),
+        }
+    return result
