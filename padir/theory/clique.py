@@ -49,29 +49,33 @@ def mode_probability(clique: int, coupling: jax.Array, field: jax.Array) -> jax.
 
 
 def k_gibbs(n: int, clique: int, k: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
-    """k-Gibbs on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.10).
+    """k-Gibbs on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.10)."""
+    return block_gibbs(clique, jnp.asarray(block_overlaps(n, clique, k)), coupling, field)
 
-    A block takes j spins of the clique with the hypergeometric probability of `block_overlaps`. The c - j others hold
-    r of the m spins at +1, hypergeometric again, and the j are redrawn together: m' of all are +1 with probability
-    ∝ C(j, m' - r) exp(log_weights[m']).
+
+def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: jax.Array) -> jax.Array:
+    """Redraws j spins of the clique, all sets of j alike, with probability overlaps[j]: [clique + 1, clique + 1].
+
+    The c - j others hold r of the m spins at +1, hypergeometrically, and the j are redrawn together: m' of all are +1
+    with probability ∝ C(j, m' - r) exp(log_weights[m']).
     """
-    size = clique + 1
-    choose = log_binomials(clique)
+    number = np.arange(clique + 1)
+    choose = jnp.asarray(log_binomials(clique))
     weights = log_weights(clique, coupling, field)
-    before, rest, after = np.arange(size)[:, None], np.arange(size)[None, :], np.arange(size)[None, :]
-    total = jnp.zeros((size, size))
-    for j, chance in enumerate(block_overlaps(n, clique, k)):
-        if chance == 0.0:
-            continue
+    before, rest = number[:, None], number[None, :]
+    plus = number[None, :] - number[:, None]
+
+    def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        j, chance = one
         # [m, r]: of the c - j spins that stay, r are +1.
         stay = clique - j - rest
         possible = (rest <= before) & (stay >= 0) & (stay <= clique - before)
-        kept = choose[before, rest] + choose[clique - before, np.clip(stay, 0, clique)] - choose[clique, clique - j]
+        kept = choose[before, rest] + choose[clique - before, jnp.clip(stay, 0, clique)] - choose[clique, clique - j]
         # [r, m']: the j redrawn hold m' - r.
-        plus = after - np.arange(size)[:, None]
-        logits = np.where((plus >= 0) & (plus <= j), choose[j, np.clip(plus, 0, clique)], -np.inf) + weights[None, :]
-        total += chance * jnp.where(possible, jnp.exp(kept), 0.0) @ jax.nn.softmax(logits, axis=1)
-    return total
+        logits = jnp.where((plus >= 0) & (plus <= j), choose[j, np.clip(plus, 0, clique)], -jnp.inf) + weights
+        return total + chance * jnp.where(possible, jnp.exp(kept), 0.0) @ jax.nn.softmax(logits, axis=1), None
+
+    return jax.lax.scan(add, jnp.zeros((clique + 1, clique + 1)), (jnp.asarray(number), overlaps))[0]
 
 
 def independent_parallel(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:

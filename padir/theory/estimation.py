@@ -13,6 +13,7 @@ import numpy as np
 from padir.theory.claims import Claim
 from padir.theory.ising import clique_parameters
 from padir.theory.pseudolikelihood import BlockLaw, asymptotic_covariance, gradient_descent, newton, sample, uniform_law
+from padir.theory.settings import require_in
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class EstimationSettings:
     repetitions: int = 10
     check_repetitions: int = 1000
     seed: int = 0
+
+    def __post_init__(self):
+        require_in(self, "spins", 2, 6)
+        require_in(self, "sample_sizes", 1)
+        require_in(self, "repetitions", 2)
+        require_in(self, "check_repetitions", 2)
 
 
 def estimation(settings: EstimationSettings) -> tuple[dict[str, Any], list[Claim]]:

@@ -13,8 +13,9 @@ import numpy as np
 
 from padir.theory import chains, clique
 from padir.theory.bounds import Clique, mode_reached_per_step, steps_to_mode
-from padir.theory.ising import clique_parameters, log_probabilities, mode
+from padir.theory.ising import MAX_SPINS, clique_parameters, log_probabilities, mode
 from padir.theory.pseudolikelihood import uniform_law
+from padir.theory.settings import require_ascending, require_in
 from padir.theory.simulate import independent_parallel_steps, k_gibbs_steps
 
 # The sampler's name beside 'k = …'.
@@ -48,9 +49,15 @@ class HittingSettings:
     repetitions: int = 10
     seed: int = 0
 
-    def model(self, coupling: float) -> Clique:
-        """The model with this J."""
-        return Clique(self.spins, self.clique, coupling, self.field, self.field)
+    def __post_init__(self):
+        require_in(self, "spins", 2, MAX_SPINS)
+        require_in(self, "clique", 2, self.spins)
+        require_in(self, "block_sizes", 1, self.spins)
+        require_in(self, "budget", 1)
+        require_in(self, "repetitions", 2)
+        for name in ("couplings", "wide_couplings"):
+            require_in(self, name, 0.0)
+            require_ascending(self, name)
 
 
 def hitting(settings: HittingSettings) -> dict[str, Any]:
@@ -59,43 +66,51 @@ def hitting(settings: HittingSettings) -> dict[str, Any]:
     Returns:
       `simulated` and `exact`: by sampler ('k = 4', PARALLEL), by J in order; `wide`: expected steps over
       wide_couplings; `parallel_reached`: over them, P(independent parallel arrives within the budget); `bounds`:
-      Proposition 4.1.4's bound on them; `tails`: of that proposition at its T; `lumping`: how far the counted chain is
-      from the enumerated one.
+      Proposition 4.1.4's bound on them; `tails`: the worst J at that proposition's T; `lumping`: how far the counted
+      chain is from the enumerated one.
     """
-    transitions = {
-        f"k = {k}": functools.partial(clique.k_gibbs, settings.spins, settings.clique, k)
-        for k in range(1, settings.spins + 1)
-    }
-    transitions[PARALLEL] = functools.partial(clique.independent_parallel, settings.clique)
-    narrow, wide = jnp.asarray(settings.couplings), jnp.asarray(settings.wide_couplings)
-    exact, over = {}, {}
-    for name, transition in transitions.items():
-        summary = jax.jit(functools.partial(_summary, transition, settings))
-        exact[name] = {key: values.tolist() for key, values in jax.vmap(summary)(narrow).items()}
-        widely = jax.vmap(summary)(wide)
-        over[name] = widely["expected"].tolist()
-        if name == PARALLEL:
-            parallel_reached = widely["reached_within_budget"].tolist()
-    bounds, tails = _bounds(settings)
+    names = [f"k = {k}" for k in range(1, settings.spins + 1)]
+    overlaps = np.stack([clique.block_overlaps(settings.spins, settings.clique, k) for k in range(1, len(names) + 1)])
+    split = len(settings.couplings)
+    couplings = jnp.asarray([*settings.couplings, *settings.wide_couplings])
+    # One program for all samplers but independent parallel and for all J.
+    gibbs = jax.jit(jax.vmap(functools.partial(_gibbs, settings), in_axes=(0, None)))(jnp.asarray(overlaps), couplings)
+    parallel = jax.jit(functools.partial(_parallel, settings))(couplings)
+    summaries = {name: jax.tree.map(lambda values, at=at: values[at], gibbs) for at, name in enumerate(names)}
+    summaries[PARALLEL] = parallel
+    bounds, tails = _bounds(settings, np.asarray(gibbs["matrix"])[:, split:])
+    numbers = ("expected", "mean_within_budget", "sd_within_budget", "reached_within_budget")
     return {
         "settings": asdict(settings),
         "simulated": _simulate(settings),
-        "exact": exact,
-        "wide": over,
-        "parallel_reached": parallel_reached,
+        "exact": {name: {key: all_j[key][:split].tolist() for key in numbers} for name, all_j in summaries.items()},
+        "wide": {name: all_j["expected"][split:].tolist() for name, all_j in summaries.items()},
+        "parallel_reached": parallel["reached_within_budget"][split:].tolist(),
         "bounds": bounds,
         "tails": tails,
         "lumping": _lumping(settings),
     }
 
 
-def _summary(transition, settings: HittingSettings, coupling: jax.Array) -> dict[str, jax.Array]:
-    """Of a counted chain from m = 0: expected steps, and mean, sd and reach within the budget."""
-    matrix = transition(coupling, settings.field)
+def _gibbs(settings: HittingSettings, overlaps: jax.Array, couplings: jax.Array) -> dict[str, jax.Array]:
+    """`_summary` of k-Gibbs by its block overlaps [|C| + 1], by J [J]."""
+    size, field = settings.clique, settings.field
+    return jax.vmap(lambda j: _summary(settings, clique.block_gibbs(size, overlaps, j, field)))(couplings)
+
+
+def _parallel(settings: HittingSettings, couplings: jax.Array) -> dict[str, jax.Array]:
+    """`_summary` of the independent parallel sampler, by J [J]."""
+    size, field = settings.clique, settings.field
+    return jax.vmap(lambda j: _summary(settings, clique.independent_parallel(size, j, field)))(couplings)
+
+
+def _summary(settings: HittingSettings, matrix: jax.Array) -> dict[str, jax.Array]:
+    """Of a counted chain [|C| + 1, |C| + 1] from m = 0: itself, expected steps, mean, sd and reach in the budget."""
     target = jnp.arange(settings.clique + 1) == settings.clique
     alive = chains.survival(matrix, target, jnp.zeros(settings.clique + 1).at[0].set(1.0), settings.budget)
     mean, sd = chains.mean_and_sd_within(alive)
     return {
+        "matrix": matrix,
         "expected": chains.expected_hitting_times(matrix, target)[0],
         "mean_within_budget": mean,
         "sd_within_budget": sd,
@@ -114,7 +129,7 @@ def _simulate(settings: HittingSettings) -> dict[str, Any]:
     starts = jax.random.randint(jax.random.fold_in(key, 0), (len(thetas),), 0, 2**n)
     starts = starts & ~(2**settings.clique - 1)
     runs = {
-        f"k = {k}": k_gibbs_steps(jax.random.fold_in(key, k), thetas, starts, target, k=k, budget=settings.budget)
+        f"k = {k}": k_gibbs_steps(jax.random.fold_in(key, k), thetas, starts, target, k, budget=settings.budget)
         for k in settings.block_sizes
     }
     runs[PARALLEL] = independent_parallel_steps(
@@ -130,37 +145,39 @@ def _simulate(settings: HittingSettings) -> dict[str, Any]:
     return result
 
 
-def _bounds(settings: HittingSettings) -> tuple[dict[str, Any], list[dict[str, float]]]:
+def _bounds(settings: HittingSettings, matrices: np.ndarray) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """Proposition 4.1.4's bounds on the expected steps over wide_couplings, and its tail probabilities.
 
     If every step arrives with probability at least 1 - c_{R_1}, the expectation is at most 1 / (1 - c_{R_1}).
 
     Two bounds: with ‖h‖₁ of all spins, as printed; and with the clique's own, which is the same proposition: the spins
     outside are independent of the clique, so every step acts on it as the step on N spins whose outer fields are 0.
+
+    Args:
+      settings: of the figure.
+      matrices: [N, J, |C| + 1, |C| + 1], the counted chains of k = 1..N over wide_couplings.
     """
-    matrices = {
-        k: jax.jit(jax.vmap(functools.partial(clique.k_gibbs, settings.spins, settings.clique, k), in_axes=(0, None)))(
-            jnp.asarray(settings.wide_couplings), settings.field
-        )
-        for k in range(settings.clique, settings.spins + 1)
-    }
     bounds: dict[str, Any] = {"all fields": {}, "clique's fields": {}}
     tails = []
-    for k, by_coupling in matrices.items():
+    for k in range(settings.clique, settings.spins + 1):
         for form, outside in (("all fields", settings.field), ("clique's fields", 0.0)):
             models = [
                 Clique(settings.spins, settings.clique, j, settings.field, outside) for j in settings.wide_couplings
             ]
             bounds[form][f"k = {k}"] = [1.0 / mode_reached_per_step(model, k) for model in models]
-            for model, matrix in zip(models, np.asarray(by_coupling), strict=True):
-                for delta in (0.1, 0.01):
-                    steps = steps_to_mode(model, k, delta)
-                    alive = np.linalg.matrix_power(matrix[:-1, :-1], steps).sum(axis=1)
-                    tails.append(
-                        {"k": k, "coupling": model.coupling, "fields": form, "delta": delta, "steps": steps,
-                         "missed": float(alive.max())}
-                    )  # fmt: skip
+            for delta in (0.1, 0.01):
+                cases = [
+                    {"coupling": model.coupling, **_tail(matrix, steps_to_mode(model, k, delta))}
+                    for model, matrix in zip(models, matrices[k - 1], strict=True)
+                ]
+                worst = max(cases, key=lambda case: case["missed"])
+                tails.append({"k": k, "fields": form, "delta": delta, "cases": len(cases), **worst})
     return bounds, tails
+
+
+def _tail(matrix: np.ndarray, steps: int) -> dict[str, float]:
+    """`steps`, and P(R_1 missed for so long) from the worst start; matrix [|C| + 1, |C| + 1]."""
+    return {"steps": steps, "missed": float(np.linalg.matrix_power(matrix[:-1, :-1], steps).sum(axis=1).max())}
 
 
 def _lumping(settings: HittingSettings) -> dict[str, Any]:

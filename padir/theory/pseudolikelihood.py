@@ -55,6 +55,12 @@ def uniform_law(n: int, k: int) -> BlockLaw:
     return weighted_law(n, blocks_of_size(n, k), None)
 
 
+def among_all_blocks(n: int, law: BlockLaw) -> BlockLaw:
+    """The same law over all 2^n - 1 blocks, those it never draws with probability 0: so laws can be stacked."""
+    log_probs = jnp.full((2**n - 1, 2**n), -jnp.inf)
+    return BlockLaw(jnp.arange(1, 2**n), log_probs.at[law.blocks - 1].set(law.log_probs))
+
+
 def weighted_law(n: int, blocks: np.ndarray, probs: jax.Array | None) -> BlockLaw:
     """Blocks chosen with probabilities [M] (None: alike) whatever the state.
 
@@ -115,9 +121,14 @@ def fisher_information(theta: jax.Array) -> jax.Array:
 
 @jax.jit
 def asymptotic_covariance(theta: jax.Array, law: BlockLaw) -> jax.Array:
-    """Γ of sqrt(n) (estimate - theta) → N(0, Γ): [P, P], the sandwich of Lemma 4.1.1."""
-    inverse = jnp.linalg.inv(hessian(theta, law, population(theta, law)))
-    return inverse @ score_covariance(theta, law) @ inverse.T
+    """Γ of sqrt(n) (estimate - theta) → N(0, Γ): [P, P] (Lemma 4.1.1)."""
+    return sandwich(hessian(theta, law, population(theta, law)), score_covariance(theta, law))
+
+
+def sandwich(hessian: jax.Array, covariance: jax.Array) -> jax.Array:
+    """H⁻¹ S H⁻¹ of a loss's Hessian and its score's covariance, as Lemma 4.1.1 has it: [P, P]."""
+    inverse = jnp.linalg.inv(hessian)
+    return inverse @ covariance @ inverse.T
 
 
 def smoothness(law: BlockLaw, n: int) -> jax.Array:

@@ -23,6 +23,7 @@ from padir.theory.bounds import (
     steps_to_mode,
     stuck_exponent,
 )
+from padir.theory.settings import require_in
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,18 @@ class SeparationSettings:
     corollary_steps: Sequence[int] = (1, 1000, 10**6)
     spares: Sequence[int] = (0, 1)
 
+    def __post_init__(self):
+        require_in(self, "cliques", 2)
+        require_in(self, "deltas", 1e-9, 1.0 - 1e-9)
+        require_in(self, "corollary_steps", 1)
+        require_in(self, "spares", 0)
+
 
 def separation(settings: SeparationSettings) -> dict[str, Any]:
     """Exact probabilities beside what the bounds promise.
 
     Returns:
-      `stuck`: per clique, the proposition's exponent, the samplers' expected steps to R_1 from the worst start (None
+      `stuck`: per clique, the proposition's exponent, the samplers' expected steps to R_1 from the worst start (inf
       beyond 1e308) and, per delta, T and the probability of having left Σ x_i ≤ -2 by then, from the worst start.
       `corollary`: per (delta, M, N - k) the model and its exact probability of failure. `constant`: models on which the
       constant of Proposition 4.1.4 with 2|C| - 2, as the statement prints it, is no bound.
@@ -95,15 +102,10 @@ def _stuck(settings: SeparationSettings, size: int) -> dict[str, Any]:
         "clique": size,
         "coupling": model.coupling,
         "exponent": stuck_exponent(model),
-        "expected_steps_to_mode": _or_none(float(jnp.min(times[starts]))),
+        "expected_steps_to_mode": float(jnp.min(times[starts])),
         "n_gibbs_expected_steps": float(1.0 / clique.mode_probability(size, model.coupling, model.field)),
         "by_delta": by_delta,
     }
-
-
-def _or_none(value: float) -> float | None:
-    """None for what is beyond float64, which JSON cannot hold."""
-    return value if np.isfinite(value) else None
 
 
 def _corollary(delta: float, steps: int, spare: int) -> dict[str, Any]:

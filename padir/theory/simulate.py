@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from padir.theory.ising import fields_and_couplings, log_probabilities, num_spins
 
 
-def k_gibbs_step(key: jax.Array, log_p: jax.Array, state: jax.Array, *, n: int, k: int) -> jax.Array:
+def k_gibbs_step(key: jax.Array, log_p: jax.Array, state: jax.Array, *, n: int, k: jax.Array | int) -> jax.Array:
     """Draws k of n spins without replacement, then their values given the others (Definition 4.1.10).
 
     Args:
@@ -28,8 +28,8 @@ def k_gibbs_step(key: jax.Array, log_p: jax.Array, state: jax.Array, *, n: int, 
       The next state.
     """
     which, what = jax.random.split(key)
-    chosen = jnp.argsort(jax.random.uniform(which, (n,)))[:k]
-    block = jnp.sum(1 << chosen)
+    rank = jnp.argsort(jnp.argsort(jax.random.uniform(which, (n,))))
+    block = jnp.sum((rank < k) << jnp.arange(n))
     agree = ((jnp.arange(2**n) ^ state) & ~block) == 0
     logits = jnp.where(agree, log_p, -jnp.inf)
     total = jnp.cumsum(jnp.exp(logits - jnp.max(logits)))
@@ -84,9 +84,9 @@ def steps_to_target(
     return jax.lax.while_loop(unfinished, advance, (jnp.zeros((), int), starts, steps))[2]
 
 
-@functools.partial(jax.jit, static_argnames=("k", "budget"))
+@functools.partial(jax.jit, static_argnames="budget")
 def k_gibbs_steps(
-    key: jax.Array, thetas: jax.Array, starts: jax.Array, target: jax.Array, *, k: int, budget: int
+    key: jax.Array, thetas: jax.Array, starts: jax.Array, target: jax.Array, k: jax.Array | int, *, budget: int
 ) -> jax.Array:
     """`steps_to_target` of k-Gibbs; thetas [B, P]."""
     n = num_spins(thetas)

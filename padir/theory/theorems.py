@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,14 +24,16 @@ from padir.theory.claims import Claim
 from padir.theory.ising import log_probabilities
 from padir.theory.pseudolikelihood import (
     BlockLaw,
-    asymptotic_covariance,
+    among_all_blocks,
     fisher_information,
     hessian,
     loss,
     population,
+    sandwich,
     score_covariance,
     uniform_law,
 )
+from padir.theory.settings import require_in
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class TheoremSettings:
     models: int = 60
     largest_scale: float = 1.0
     seed: int = 0
+
+    def __post_init__(self):
+        # The data grow with 4^N: 6 spins have 63 blocks of 64 states, and 21 parameters.
+        require_in(self, "spins", 2, 6)
+        require_in(self, "models", 1)
+        require_in(self, "largest_scale", 0.0)
 
 
 def random_model(key: jax.Array, n: int, largest_scale: float) -> jax.Array:
@@ -72,10 +81,11 @@ def largest_ratio(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def law_measures(key: jax.Array, theta: jax.Array, law: BlockLaw) -> dict[str, jax.Array]:
-    """What the theorems say of one model and one law of blocks, as scalars.
+    """What the theorems say of one model and one law of blocks.
 
     Returns:
       equality: of Lemmas 4.1.2 and 4.3.3, the largest |Hessian - covariance of the score|.
+      gamma: Γ, [P, P]; all others are scalars.
       tightness: of Theorems 4.1.2 and 4.1.3, `largest_ratio(Γ, I⁻¹)`, which must be at most the next.
       poincare: C_P of the chain on states.
       stationarity, reversibility: the largest |pP - p| and |p(x)P(x,y) - p(y)P(y,x)|.
@@ -83,33 +93,49 @@ def law_measures(key: jax.Array, theta: jax.Array, law: BlockLaw) -> dict[str, j
       convexity: the Hessian's smallest eigenvalue far from the minimum, on random data.
       chord: loss half-way minus the mean of the ends', on random data: at most 0.
     """
-    log_p = log_probabilities(theta)
-    p = jnp.exp(log_p)
-    gamma = asymptotic_covariance(theta, law)
-    transition = block_dynamics(log_p, law)
-    flow = p[:, None] * transition
-    keys = jax.random.split(key, 4)
-    f, g = jax.random.normal(keys[0], (2, *law.log_probs.shape))
-    on_states = dirichlet_form(transition, p, f[0], g[0])
-    kernels = block_kernels(log_p, law)
-    on_pairs = jnp.sum(jax.vmap(dirichlet_form)(kernels, population(theta, law), f, g))
-    alike = jnp.broadcast_to(f[0], f.shape), jnp.broadcast_to(g[0], g.shape)
-    data = jax.random.dirichlet(keys[1], jnp.full(f.size, 0.1)).reshape(f.shape)
+    p = jnp.exp(log_probabilities(theta))
+    keys = jax.random.split(key, 3)
+    weights = population(theta, law)
+    # Random frequencies of the pairs that there are.
+    data = jnp.where(weights > 0, jax.random.gamma(keys[1], 0.1, weights.shape), 0.0)
+    data = data / jnp.sum(data)
     left, right = theta + jax.random.normal(keys[2], (2, *theta.shape))
-    middle = loss((left + right) / 2.0, law, data)
+    # One program for both Hessians, and one for the three losses.
+    places, tables = jnp.stack([theta, left]), jnp.stack([weights, data])
+    here, there = jax.vmap(lambda place, table: hessian(place, law, table))(places, tables)
+    along = jnp.stack([left, (left + right) / 2.0, right])
+    losses = jax.vmap(lambda place: loss(place, law, data))(along)
+    covariance = score_covariance(theta, law)
+    gamma = sandwich(here, covariance)
+    transition = block_dynamics(jnp.log(p), law)
+    flow = p[:, None] * transition
     return {
-        "equality": jnp.max(jnp.abs(hessian(theta, law, population(theta, law)) - score_covariance(theta, law))),
+        "equality": jnp.max(jnp.abs(here - covariance)),
+        "gamma": gamma,
         "tightness": largest_ratio(gamma, jnp.linalg.inv(fisher_information(theta))),
         "poincare": 1.0 / spectral_gap(transition, p),
         "stationarity": jnp.max(jnp.abs(p @ transition - p)),
         "reversibility": jnp.max(jnp.abs(flow - flow.T)),
-        "dirichlet": jnp.maximum(
-            jnp.abs(on_states - block_dirichlet_form(log_p, law, *alike)),
-            jnp.abs(on_pairs - block_dirichlet_form(log_p, law, f, g)),
-        ),
-        "convexity": jnp.linalg.eigvalsh(hessian(left, law, data))[0],
-        "chord": middle - (loss(left, law, data) + loss(right, law, data)) / 2.0,
+        "dirichlet": dirichlet_difference(keys[0], jnp.log(p), law, transition),
+        "convexity": jnp.linalg.eigvalsh(there)[0],
+        "chord": losses[1] - (losses[0] + losses[2]) / 2.0,
     }
+
+
+def dirichlet_difference(key: jax.Array, log_p: jax.Array, law: BlockLaw, transition: jax.Array) -> jax.Array:
+    """Proposition 4.1.1: the largest |definition - mean of covariances| for random functions; a scalar.
+
+    Of the state, with the chain on states; and of (x, K), with that of (4.26).
+    """
+    f, g = jax.random.normal(key, (2, *law.log_probs.shape))
+    on_states = dirichlet_form(transition, jnp.exp(log_p), f[0], g[0])
+    flows = jnp.exp(log_p + law.log_probs)
+    on_pairs = jnp.sum(jax.vmap(dirichlet_form)(block_kernels(log_p, law), flows, f, g))
+    alike = jnp.broadcast_to(f[0], f.shape), jnp.broadcast_to(g[0], g.shape)
+    return jnp.maximum(
+        jnp.abs(on_states - block_dirichlet_form(log_p, law, *alike)),
+        jnp.abs(on_pairs - block_dirichlet_form(log_p, law, f, g)),
+    )
 
 
 def frozen_pairs(theta: jax.Array, law: BlockLaw) -> tuple[jax.Array, jax.Array]:
@@ -130,21 +156,26 @@ def frozen_pairs(theta: jax.Array, law: BlockLaw) -> tuple[jax.Array, jax.Array]
 
 def model_measures(key: jax.Array, n: int, largest_scale: float) -> dict[str, Any]:
     """All measures of one random model: per k, for random weights, and for random adaptive weights."""
-    keys = jax.random.split(key, 4)
-    theta = random_model(keys[0], n, largest_scale)
-    by_k = [law_measures(keys[1], theta, uniform_law(n, k)) for k in range(1, n + 1)]
-    gammas = [asymptotic_covariance(theta, uniform_law(n, k)) for k in range(1, n + 1)]
-    adaptive = random_law(keys[2], n, adaptive=True)
+    model_key, weights_key, adaptive_key, measure_key = jax.random.split(key, 4)
+    theta = random_model(model_key, n, largest_scale)
+    adaptive = random_law(adaptive_key, n, adaptive=True)
+    uniform = [among_all_blocks(n, uniform_law(n, k)) for k in range(1, n + 1)]
+    # All laws have the same blocks, some with probability 0: one program measures them all.
+    laws = jax.tree.map(
+        lambda *fields: jnp.stack(fields), *uniform, random_law(weights_key, n, adaptive=False), adaptive
+    )
+    measures = jax.vmap(lambda key, law: law_measures(key, theta, law))(jax.random.split(measure_key, n + 2), laws)
+    gammas = measures.pop("gamma")[:n]
     parallel = independent_parallel(theta)
     own = independent_parallel_stationary(theta)
     flow = own[:, None] * parallel
     frozen_form, frozen_variance = frozen_pairs(theta, adaptive)
     return {
-        "uniform": jax.tree.map(lambda *values: jnp.stack(values), *by_k),
-        "weighted": law_measures(keys[3], theta, random_law(keys[3], n, adaptive=False)),
-        "adaptive": law_measures(keys[1], theta, adaptive),
-        "ordering": jnp.stack([largest_ratio(b, a) for a, b in zip(gammas, gammas[1:], strict=False)]),
-        "trace": jnp.stack([jnp.trace(gamma) for gamma in gammas]),
+        "uniform": jax.tree.map(lambda values: values[:n], measures),
+        "weighted": jax.tree.map(lambda values: values[n], measures),
+        "adaptive": jax.tree.map(lambda values: values[n + 1], measures),
+        "ordering": jax.vmap(largest_ratio)(gammas[1:], gammas[:-1]),
+        "trace": jnp.trace(gammas, axis1=1, axis2=2),
         "parallel_reversibility": jnp.max(jnp.abs(flow - flow.T)),
         "frozen_form": frozen_form,
         "frozen_variance": frozen_variance,
@@ -156,8 +187,9 @@ def theorems(settings: TheoremSettings) -> tuple[dict[str, Any], list[Claim]]:
     by_n = {}
     for n in settings.spins:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), n), settings.models)
-        measure = jax.jit(jax.vmap(lambda key, n=n: model_measures(key, n, settings.largest_scale)))
-        by_n[str(n)] = jax.tree.map(np.asarray, measure(keys))
+        # A few at a time: the kernels of all blocks of 5 spins have 31 · 32 · 32 entries a law and model.
+        measure = functools.partial(model_measures, n=n, largest_scale=settings.largest_scale)
+        by_n[str(n)] = jax.tree.map(np.asarray, jax.jit(lambda keys, one=measure: jax.lax.map(one, keys))(keys))
     claims = theorem_claims(by_n)
     return {"settings": asdict(settings), "by_spins": jax.tree.map(np.ndarray.tolist, by_n)}, claims
 

@@ -55,15 +55,39 @@ def test_random_blocks_have_k_positions_before_the_last_each_alike():
 
 def test_the_loop_is_its_chain_and_learns_a_little():
     settings = learned.LearnedSettings(
-        spins=3, couplings=(0.5,), samples=5000, train_steps=150, batch_size=64, block_sizes=(2,), steps=(1, 5),
-        runs=2000,
+        spins=3, couplings=(0.5,), samples=5000, train_steps=150, batch_size=64, block_sizes=(2,), steps=(1, 5, 40),
+        loop_steps=5, runs=2000,
     )  # fmt: skip
     data, claims = learned.learned(settings)
     entry = data["by_coupling"]["0.5"]["2"]
     assert max(entry["loop_deviation"]) <= 5.0
     assert claims[0].passed
+    assert len(entry["loop"]) == 2 and len(entry["chain"]) == 3
+    # Neighbouring k and J: there are none.
+    assert not any("neighbouring" in claim.text for claim in claims)
     assert entry["k_gibbs"][1] < entry["k_gibbs"][0]
     # Three spins alike have probability 3/4, not 1/4: independent fair ones are 1/2 away.
     p = np.exp(ising.log_probabilities(jnp.asarray(ising.clique_parameters(3, 3, 0.5, 0.0))))
     assert entry["ideal"][0] == pytest.approx(p[0] + p[7] - 0.25)
     assert jax.config.jax_enable_x64
+
+
+def result(chain):
+    """Data of two J and two k, whose chains end at [J][k]."""
+    entry = {"ideal": [0.2], "k_gibbs": [0.1, 0.0], "loop_deviation": [1.0]}
+    by_coupling = {
+        str(j): {str(k): {**entry, "chain": [end], "ideal": [end]} for k, end in zip((1, 4), ends, strict=True)}
+        for j, ends in enumerate(chain)
+    }
+    return {"leak": 0.0, "by_coupling": by_coupling}
+
+
+def test_claims_follow_the_numbers():
+    assert all(claim.passed for claim in learned.learned_claims(result([[0.01, 0.1], [0.02, 0.3]])))
+    far = result([[0.01, 0.1], [0.2, 0.3]])
+    assert [claim.text[:5] for claim in learned.learned_claims(far) if not claim.passed] == ["k = 1"]
+    turned = result([[0.01, 0.3], [0.02, 0.01]])
+    failed = [claim.text.split(",")[0].split(":")[0] for claim in learned.learned_claims(turned) if not claim.passed]
+    assert failed == ["writing more spins at once ends farther from it", "the farther the larger J"]
+    leaky = {**result([[0.01, 0.1], [0.02, 0.3]]), "leak": 0.5}
+    assert sum(not claim.passed for claim in learned.learned_claims(leaky)) == 1

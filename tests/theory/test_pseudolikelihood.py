@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from padir.errors import PadirError
-from padir.theory import ising
+from padir.theory import chains, ising
 from padir.theory import pseudolikelihood as pl
 
 
@@ -33,6 +33,17 @@ def test_asymptotic_variance_of_four_fair_coins_by_hand(k, trace):
     gamma = pl.asymptotic_covariance(jnp.zeros(10), pl.uniform_law(4, k))
     assert float(jnp.trace(gamma)) == pytest.approx(trace)
     np.testing.assert_allclose(gamma, np.diag(np.diag(gamma)), atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_blocks_of_probability_0_change_nothing(k):
+    theta, law = random_theta(3), pl.uniform_law(3, k)
+    whole = pl.among_all_blocks(3, law)
+    assert whole.blocks.tolist() == list(range(1, 8))
+    np.testing.assert_allclose(jnp.exp(whole.log_probs).sum(axis=0), np.ones(8))
+    np.testing.assert_allclose(pl.asymptotic_covariance(theta, whole), pl.asymptotic_covariance(theta, law), rtol=1e-11)
+    log_p = ising.log_probabilities(theta)
+    np.testing.assert_allclose(chains.block_dynamics(log_p, whole), chains.block_dynamics(log_p, law), atol=1e-15)
 
 
 def test_whole_blocks_are_maximum_likelihood():

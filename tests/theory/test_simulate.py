@@ -46,7 +46,7 @@ def test_simulated_hitting_times_have_the_exact_mean():
     target = jnp.asarray(ising.mode(N, N, 1))
     runs = 2000
     steps = simulate.k_gibbs_steps(
-        jax.random.key(0), jnp.tile(theta, (runs, 1)), jnp.zeros(runs, int), target, k=2, budget=400
+        jax.random.key(0), jnp.tile(theta, (runs, 1)), jnp.zeros(runs, int), target, 2, budget=400
     )
     transition = chains.block_dynamics(ising.log_probabilities(theta), uniform_law(N, 2))
     alive = chains.survival(transition, target, jnp.zeros(8).at[0].set(1.0), 400)
