@@ -26,6 +26,7 @@ def _kernel(log_weights: jax.Array, block: jax.Array) -> jax.Array:
     return jnp.where(agree, jnp.exp(log_conditional(log_weights, block))[None, :], 0.0)
 
 
+@jax.jit
 def block_dynamics(log_p: jax.Array, law: BlockLaw) -> jax.Array:
     """The chain on states that draws a block K ~ p(K | x), then x_K given x_{-K} and K: [X, X].
 
@@ -43,12 +44,14 @@ def block_dynamics(log_p: jax.Array, law: BlockLaw) -> jax.Array:
     return jax.lax.scan(add, jnp.zeros((size, size)), (law.blocks, law.log_probs))[0]
 
 
+@jax.jit
 def block_marginals(log_p: jax.Array, law: BlockLaw) -> jax.Array:
     """P(x_i = +1 | x_{-K}, K) of every spin: [M, X, N]; what a parallel decoder that knew the model would say."""
     n = (log_p.shape[0] - 1).bit_length()
     return block_kernels(log_p, law) @ jnp.asarray(spins(n) > 0, float)
 
 
+@jax.jit
 def product_dynamics(plus: jax.Array, blocks: jax.Array) -> jax.Array:
     """The chain that draws a block, all alike, and then its spins independently of each other: [X, X].
 
@@ -70,6 +73,7 @@ def product_dynamics(plus: jax.Array, blocks: jax.Array) -> jax.Array:
     return jnp.mean(jax.vmap(kernel)(plus, blocks), axis=0)
 
 
+@jax.jit
 def independent_parallel(theta: jax.Array) -> jax.Array:
     """All spins redrawn at once, each given the others' old values (Definition 4.1.11): [X, X]."""
     table = jnp.asarray(spins(num_spins(theta)))
@@ -79,6 +83,7 @@ def independent_parallel(theta: jax.Array) -> jax.Array:
     return jnp.exp(jnp.sum(jax.nn.log_sigmoid(2.0 * local[:, None, :] * table[None]), axis=-1))
 
 
+@jax.jit
 def independent_parallel_stationary(theta: jax.Array) -> jax.Array:
     """The independent parallel sampler's own stationary distribution: [X].
 
@@ -94,6 +99,7 @@ def independent_parallel_stationary(theta: jax.Array) -> jax.Array:
     return jax.nn.softmax(table @ fields + jnp.sum(jnp.logaddexp(local, -local), axis=-1))
 
 
+@jax.jit
 def spectral_gap(transition: jax.Array, stationary: jax.Array) -> jax.Array:
     """1 - the second largest eigenvalue of a reversible chain; its inverse is the Poincaré constant.
 
@@ -136,6 +142,7 @@ def block_dirichlet_form(log_p: jax.Array, law: BlockLaw, f: jax.Array, g: jax.A
     return jnp.sum(jnp.exp(log_p + law.log_probs) * (mean(f * g) - mean(f) * mean(g)))
 
 
+@jax.jit
 def expected_hitting_times(transition: jax.Array, target: jax.Array) -> jax.Array:
     """Expected steps until `target`, from every state: [X]; 0 in the target.
 

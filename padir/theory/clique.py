@@ -7,6 +7,7 @@ is a Markov chain of its own (an exact lumping), on 0..|C|. R_1 is m = |C| and R
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -43,6 +44,7 @@ def log_weights(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array
     return field * total + coupling * (total**2 - clique) / 2.0
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def mode_probability(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
     """P(R_1): what a block that holds the whole clique reaches R_1 with, from any state."""
     return jnp.exp(jax.nn.log_softmax(log_weights(clique, coupling, field) + log_binomials(clique)[clique])[-1])
@@ -53,6 +55,7 @@ def k_gibbs(n: int, clique: int, k: int, coupling: jax.Array, field: jax.Array) 
     return block_gibbs(clique, jnp.asarray(block_overlaps(n, clique, k)), coupling, field)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: jax.Array) -> jax.Array:
     """Redraws j spins of the clique, all sets of j alike, with probability overlaps[j]: [clique + 1, clique + 1].
 
@@ -78,6 +81,7 @@ def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: ja
     return jax.lax.scan(add, jnp.zeros((clique + 1, clique + 1)), (jnp.asarray(number), overlaps))[0]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def independent_parallel(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
     """The independent parallel sampler on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.11).
 

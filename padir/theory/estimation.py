@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +13,15 @@ import numpy as np
 
 from padir.theory.claims import Claim
 from padir.theory.ising import clique_parameters
-from padir.theory.pseudolikelihood import BlockLaw, asymptotic_covariance, gradient_descent, newton, sample, uniform_law
+from padir.theory.pseudolikelihood import (
+    BlockLaw,
+    asymptotic_covariance,
+    gradient_descent,
+    newton,
+    sample,
+    uniform_law,
+    with_blocks,
+)
 from padir.theory.settings import require_in
 
 
@@ -54,11 +63,11 @@ def estimation(settings: EstimationSettings) -> tuple[dict[str, Any], list[Claim
     theta = jnp.asarray(clique_parameters(n, n, settings.coupling, 0.0))
     by_k, fits = {}, []
     for k in range(1, n + 1):
-        law = uniform_law(n, k)
+        # As many blocks for every k, and all fits of one k side by side: they share a compiled program.
+        law = with_blocks(uniform_law(n, k), math.comb(n, n // 2))
         random = np.random.default_rng((settings.seed, k))
         runs = [(size, settings.repetitions) for size in settings.sample_sizes]
         runs.append((max(settings.sample_sizes), settings.check_repetitions))
-        # All fits of one k side by side: they share a compiled program.
         tables = np.concatenate([sample(random, theta, law, size, count) for size, count in runs])
         errors, quality = _errors(theta, law, tables)
         fits.append(quality)

@@ -34,6 +34,7 @@ class HittingSettings:
         seen: independent parallel does not arrive (below 4 it does), k < |C| slows down as J grows.
       block_sizes: k of the simulated k-Gibbs samplers; the exact times are of all k.
       wide_couplings: J of the exact curves and the bounds, which begin to say something at larger J.
+      enumerated_spins: N of the model whose chains are enumerated whole, to check the counted ones.
       budget: steps after which a run is given up.
       repetitions: runs per point.
       seed: of the runs.
@@ -45,6 +46,7 @@ class HittingSettings:
     couplings: Sequence[float] = (4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0)
     block_sizes: Sequence[int] = (2, 3, 4, 5, 6, 8, 10)
     wide_couplings: Sequence[float] = tuple(float(j) for j in np.geomspace(0.5, 80.0, 45).round(3))
+    enumerated_spins: int = 10
     budget: int = 1000
     repetitions: int = 10
     seed: int = 0
@@ -53,6 +55,7 @@ class HittingSettings:
         require_in(self, "spins", 2, MAX_SPINS)
         require_in(self, "clique", 2, self.spins)
         require_in(self, "block_sizes", 1, self.spins)
+        require_in(self, "enumerated_spins", self.clique, MAX_SPINS)
         require_in(self, "budget", 1)
         require_in(self, "repetitions", 2)
         for name in ("couplings", "wide_couplings"):
@@ -182,23 +185,22 @@ def _tail(matrix: np.ndarray, steps: int) -> dict[str, float]:
 
 def _lumping(settings: HittingSettings) -> dict[str, Any]:
     """Expected steps by full enumeration, at the first J, beside the counted chain's."""
-    n, coupling = settings.spins, settings.couplings[0]
+    n, coupling = settings.enumerated_spins, settings.couplings[0]
     theta = jnp.asarray(clique_parameters(n, settings.clique, coupling, settings.field))
     target = jnp.asarray(mode(n, settings.clique, 1))
     k = settings.clique
     enumerated = {
-        f"k = {k}": jax.jit(chains.block_dynamics)(log_probabilities(theta), uniform_law(n, k)),
-        PARALLEL: jax.jit(chains.independent_parallel)(theta),
+        f"k = {k}": chains.block_dynamics(log_probabilities(theta), uniform_law(n, k)),
+        PARALLEL: chains.independent_parallel(theta),
     }
     counted = {
         f"k = {k}": clique.k_gibbs(n, settings.clique, k, coupling, settings.field),
         PARALLEL: clique.independent_parallel(settings.clique, coupling, settings.field),
     }
     result = {}
-    times = jax.jit(chains.expected_hitting_times)
     for name, matrix in enumerated.items():
-        whole = times(matrix, target)
-        few = times(counted[name], jnp.arange(settings.clique + 1) == settings.clique)
+        whole = chains.expected_hitting_times(matrix, target)
+        few = chains.expected_hitting_times(counted[name], jnp.arange(settings.clique + 1) == settings.clique)
         starts = np.asarray(mode(n, settings.clique, -1))
         result[name] = {
             "counted": float(few[0]),

@@ -85,6 +85,7 @@ def clique_parameters(n: int, clique: int, coupling: float, field: float) -> np.
     return np.concatenate([np.full(n, float(field)), np.where(second < clique, float(coupling), 0.0)])
 
 
+@jax.jit
 def log_probabilities(theta: jax.Array) -> jax.Array:
     """log p(x) of all states: [P] → [2^N]; the partition function is summed over all of them."""
     require_float64()

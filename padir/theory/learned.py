@@ -30,7 +30,7 @@ from padir.progress import progress
 from padir.sharding import make_mesh
 from padir.theory.chains import block_dynamics, block_marginals, product_dynamics
 from padir.theory.claims import Claim
-from padir.theory.ising import blocks_of_size, clique_parameters, log_probabilities, spins
+from padir.theory.ising import clique_parameters, log_probabilities, spins
 from padir.theory.pseudolikelihood import uniform_law
 from padir.theory.settings import require_ascending, require_in
 from padir.train_state import create_train_state
@@ -49,6 +49,7 @@ class LearnedSettings:
       couplings: J.
       samples: drawn from each model, to train on.
       train_steps, batch_size: of training.
+      decoder_layers: of the network; d 32, one encoder layer.
       block_sizes: k, spins that a step of decoding writes.
       steps: T, at which chains are compared to the truth.
       loop_steps: up to this T the decoding loop is run, too.
@@ -60,7 +61,8 @@ class LearnedSettings:
     couplings: Sequence[float] = (0.1, 0.3, 0.6)
     samples: int = 50_000
     train_steps: int = 1500
-    batch_size: int = 256
+    batch_size: int = 512
+    decoder_layers: int = 1
     block_sizes: Sequence[int] = (1, 2, 4)
     steps: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     loop_steps: int = 64
@@ -78,10 +80,10 @@ class LearnedSettings:
             require_in(self, name, 2)
 
     def model(self) -> PadirModel:
-        """d 32, 1 + 2 layers; one training stage, MASK only."""
+        """One training stage, MASK only."""
         network = NetworkConfig(
-            embed_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_encoder_layers=1, num_decoder_layers=2,
-            max_positions=self.spins + 1, dropout_rate=0.0,
+            embed_dim=32, num_heads=2, head_dim=16, mlp_dim=64, dropout_rate=0.0,
+            num_encoder_layers=1, num_decoder_layers=self.decoder_layers, max_positions=self.spins + 1,
         )  # fmt: skip
         noise = CorruptionConfig(
             keep_probability=0.0, min_noise_density=0.0, max_noise_density=1.0, loss_weighting="mask"
@@ -100,15 +102,15 @@ class LearnedSettings:
 
 
 @dataclass(frozen=True)
-class RemaskRandomBlock(RemaskPolicy):
-    """`count` positions before the last, all sets alike, in each row and step its own.
+class RemaskRandomBlocks(RemaskPolicy):
+    """So many positions before the last, all sets alike, in each row and step its own.
 
     Attributes:
-      count: k.
+      counts: k of each source, all of whose rows lie together.
       seed: of the choice.
     """
 
-    count: int
+    counts: tuple[int, ...]
     seed: int = 0
 
     changes_with_step: ClassVar[bool] = True
@@ -117,7 +119,8 @@ class RemaskRandomBlock(RemaskPolicy):
         before_last = view.inside & jnp.pad(view.inside[:, 1:], ((0, 0), (0, 1)))
         noise = jax.random.uniform(jax.random.fold_in(jax.random.key(self.seed), view.step), view.inside.shape)
         rank = jnp.argsort(jnp.argsort(jnp.where(before_last, noise, 2.0), axis=-1), axis=-1)
-        return (rank < self.count) & before_last
+        counts = jnp.repeat(jnp.array(self.counts), len(noise) // len(self.counts))
+        return (rank < counts[:, None]) & before_last
 
 
 def to_tokens(states: np.ndarray, n: int, masked: np.ndarray | int = 0, mask_id: int = 0) -> np.ndarray:
@@ -159,13 +162,15 @@ def train_sampler(settings: LearnedSettings, probabilities: np.ndarray) -> tuple
     return state.params, float(np.mean(losses[-100:]))
 
 
-def spin_table(settings: LearnedSettings, params: PyTree, blocks: np.ndarray) -> tuple[np.ndarray, float]:
+def spin_table(settings: LearnedSettings, params: PyTree) -> tuple[np.ndarray, float]:
     """What the network says of every state with every block masked.
 
     Returns:
-      P(+1) among the two spin tokens, [J, M, X, N]; and the largest probability it gives to any other token.
+      P(+1) among the two spin tokens, [J, 2^N - 1, X, N], row b - 1 with the block b masked; and the largest
+      probability it gives to any other token.
     """
     model, n = settings.model(), settings.spins
+    blocks = np.arange(1, 2**n)
     inputs = to_tokens(np.arange(2**n)[None], n, blocks[:, None], model.ids.mask_id).reshape(-1, n + 1)
     count = len(settings.couplings)
 
@@ -183,33 +188,34 @@ def spin_table(settings: LearnedSettings, params: PyTree, blocks: np.ndarray) ->
     return pair[..., 1] / pair.sum(axis=-1), float(other.max())
 
 
-def run_loop(settings: LearnedSettings, params: PyTree, k: int) -> np.ndarray:
-    """Runs PaDIR's loop, k spins a step.
+def run_loop(settings: LearnedSettings, params: PyTree) -> np.ndarray:
+    """Runs PaDIR's loop for every J and k, in one decode whose sources they are.
 
     Returns:
-      Frequencies [J, T, X + 1] after those of `settings.steps` that are at most `loop_steps`; the last is of what is no
-      sequence of spins.
+      Frequencies [J, k, T, X + 1] after those of `settings.steps` that are at most `loop_steps`; the last is of what is
+      no sequence of spins.
     """
-    model, n, count = settings.model(), settings.spins, len(settings.couplings)
-    steps = settings.steps_of_loop()
+    model, n, steps = settings.model(), settings.spins, settings.steps_of_loop()
+    sizes = len(settings.block_sizes)
+    sources = np.repeat(settings.sources(), sizes, axis=0)
     config = Refinement(
         num_steps=max(2, steps[-1]),
         sampling=Sampling(temperature=1.0),
         rewrite_only_remasked=True,
-        remask=RemaskRandomBlock(k, settings.seed),
+        remask=RemaskRandomBlocks(tuple(settings.block_sizes) * len(settings.couplings), settings.seed),
         stop=StopNever(),
         drop_repeats=False,
         return_trace=True,
         target_buckets=(n + 1,),
     )
     # Chains are hypotheses of one length: rows of one source have random numbers of their own.
-    lengths = np.full((count, settings.runs), n + 1, np.int32)
+    lengths = np.full((len(sources), settings.runs), n + 1, np.int32)
     decode = jax.jit(model.decode, static_argnames="config")
-    trace = decode(params, settings.sources(), jax.random.key(settings.seed + 1), config, lengths=lengths).trace
-    # [T, J, runs]: what was written last, before anything was masked again.
+    trace = decode(params, sources, jax.random.key(settings.seed + 1), config, lengths=lengths).trace
+    # [T, J·k, runs]: what was written last, before anything was masked again.
     states = to_states(np.asarray(trace.proposals)[np.array(steps) - 1])
     found = [[np.bincount(row, minlength=2**n + 1) / settings.runs for row in rows] for rows in states]
-    return np.moveaxis(np.array(found), 0, 1)
+    return np.moveaxis(np.array(found), 0, 1).reshape(-1, sizes, len(steps), 2**n + 1)
 
 
 def after_steps(plus_from_nothing: Array, transition: Array, steps: Sequence[int]) -> np.ndarray:
@@ -234,33 +240,36 @@ def learned(settings: LearnedSettings) -> tuple[dict[str, Any], list[Claim]]:
     truth = np.exp(np.stack(log_ps))
     with jax.enable_x64(False):
         params, loss = train_sampler(settings, truth)
-        from_nothing, _ = spin_table(settings, params, np.array([2**n - 1]))
-    by_coupling: dict[str, Any] = {str(j): {} for j in settings.couplings}
-    leak = 0.0
-    for k in settings.block_sizes:
-        blocks = blocks_of_size(n, k)
-        with jax.enable_x64(False):
-            plus, other = spin_table(settings, params, blocks)
-            frequencies = run_loop(settings, params, k)
-        leak = max(leak, other)
-        law = uniform_law(n, k)
-        for index, (name, log_p) in enumerate(zip(by_coupling, log_ps, strict=True)):
-            start = from_nothing[index, 0, 0]
-            even = np.full(n, 0.5)  # The true marginals, as there is no field.
-            distributions = {
-                "chain": after_steps(start, product_dynamics(jnp.asarray(plus[index]), law.blocks), settings.steps),
-                "ideal": after_steps(even, product_dynamics(block_marginals(log_p, law), law.blocks), settings.steps),
-                "k_gibbs": after_steps(even, block_dynamics(log_p, law), settings.steps),
-            }
-            found = frequencies[index]
-            chain = distributions["chain"][: len(found)]
-            errors = np.sqrt(np.maximum(chain * (1.0 - chain), 1e-4) / settings.runs)
-            far = np.abs(found[:, :-1] - chain) / errors
-            entry = {what: _distance(p, truth[index]) for what, p in distributions.items()}
-            entry["loop"] = _distance(found, np.append(truth[index], 0.0))
-            by_coupling[name][str(k)] = {**entry, "loop_deviation": far.max(axis=1).tolist()}
+        plus, leak = spin_table(settings, params)
+        frequencies = run_loop(settings, params)
+    by_coupling: dict[str, Any] = {}
+    for j, coupling in enumerate(settings.couplings):
+        by_coupling[str(coupling)] = {
+            str(k): _compare(settings, k, log_ps[j], plus[j], frequencies[j, at])
+            for at, k in enumerate(settings.block_sizes)
+        }
     data = {"settings": asdict(settings), "loss": loss, "leak": leak, "by_coupling": by_coupling}
     return data, learned_claims(data)
+
+
+def _compare(settings: LearnedSettings, k: int, log_p: Array, plus: np.ndarray, found: np.ndarray) -> dict[str, Any]:
+    """One J and k of the data; log_p [X], plus [2^N - 1, X, N] of the network, frequencies [T, X + 1] of the loop."""
+    truth, law, steps = np.exp(log_p), uniform_law(settings.spins, k), settings.steps
+    said = jnp.asarray(plus[np.asarray(law.blocks) - 1])
+    even = np.full(settings.spins, 0.5)  # The true marginals, as there is no field.
+    distributions = {
+        # The first step reads nothing but MASK.
+        "chain": after_steps(plus[-1, 0], product_dynamics(said, law.blocks), steps),
+        "ideal": after_steps(even, product_dynamics(block_marginals(log_p, law), law.blocks), steps),
+        "k_gibbs": after_steps(even, block_dynamics(log_p, law), steps),
+    }
+    chain = distributions["chain"][: len(found)]
+    errors = np.sqrt(np.maximum(chain * (1.0 - chain), 1e-4) / settings.runs)
+    return {
+        **{name: _distance(p, truth) for name, p in distributions.items()},
+        "loop": _distance(found, np.append(truth, 0.0)),
+        "loop_deviation": np.max(np.abs(found[:, :-1] - chain) / errors, axis=1).tolist(),
+    }
 
 
 def _distance(distributions: np.ndarray, truth: np.ndarray) -> list[float]:

@@ -55,12 +55,6 @@ def uniform_law(n: int, k: int) -> BlockLaw:
     return weighted_law(n, blocks_of_size(n, k), None)
 
 
-def among_all_blocks(n: int, law: BlockLaw) -> BlockLaw:
-    """The same law over all 2^n - 1 blocks, those it never draws with probability 0: so laws can be stacked."""
-    log_probs = jnp.full((2**n - 1, 2**n), -jnp.inf)
-    return BlockLaw(jnp.arange(1, 2**n), log_probs.at[law.blocks - 1].set(law.log_probs))
-
-
 def weighted_law(n: int, blocks: np.ndarray, probs: jax.Array | None) -> BlockLaw:
     """Blocks chosen with probabilities [M] (None: alike) whatever the state.
 
@@ -71,6 +65,19 @@ def weighted_law(n: int, blocks: np.ndarray, probs: jax.Array | None) -> BlockLa
         raise PadirError(f"blocks {blocks.tolist()} do not cover all {n} spins")
     probs = jnp.full(len(blocks), 1.0 / len(blocks)) if probs is None else probs
     return BlockLaw(jnp.asarray(blocks), jnp.broadcast_to(jnp.log(probs)[:, None], (len(blocks), 2**n)))
+
+
+def among_all_blocks(n: int, law: BlockLaw) -> BlockLaw:
+    """The same law over all 2^n - 1 blocks, those it never draws with probability 0: so laws can be stacked."""
+    log_probs = jnp.full((2**n - 1, 2**n), -jnp.inf)
+    return BlockLaw(jnp.arange(1, 2**n), log_probs.at[law.blocks - 1].set(law.log_probs))
+
+
+def with_blocks(law: BlockLaw, count: int) -> BlockLaw:
+    """The same law with `count` blocks, its first one repeated with probability 0: so laws share a program."""
+    more = count - len(law.blocks)
+    log_probs = jnp.pad(law.log_probs, ((0, more), (0, 0)), constant_values=-jnp.inf)
+    return BlockLaw(jnp.concatenate([law.blocks, jnp.full(more, law.blocks[0])]), log_probs)
 
 
 def conditional_log_probs(theta: jax.Array, law: BlockLaw) -> jax.Array:

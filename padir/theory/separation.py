@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -89,7 +88,7 @@ def absorbed_by(matrix: np.ndarray, target: np.ndarray, steps: int) -> np.ndarra
 
 def _stuck(settings: SeparationSettings, size: int) -> dict[str, Any]:
     model = Clique(size, size, settings.j_0 + settings.h_clique, settings.h_clique / size)
-    parallel = jax.jit(clique.independent_parallel, static_argnums=0)(size, model.coupling, model.field)
+    parallel = clique.independent_parallel(size, model.coupling, model.field)
     number = np.arange(size + 1)
     starts = 2 * number - size <= -2
     by_delta = []
@@ -113,8 +112,8 @@ def _corollary(delta: float, steps: int, spare: int) -> dict[str, Any]:
     size = model.clique
     number = np.arange(size + 1)
     starts = 2 * number - size <= -2
-    gibbs = np.asarray(jax.jit(clique.k_gibbs, static_argnums=(0, 1, 2))(model.n, size, k, model.coupling, model.field))
-    parallel = jax.jit(clique.independent_parallel, static_argnums=0)(size, model.coupling, model.field)
+    gibbs = np.asarray(clique.k_gibbs(model.n, size, k, model.coupling, model.field))
+    parallel = clique.independent_parallel(size, model.coupling, model.field)
     missed = 1.0 - gibbs[starts, -1].min()
     arrived = absorbed_by(np.asarray(parallel), number == size, steps)[starts].max()
     return {

@@ -32,9 +32,24 @@ def k_gibbs_step(key: jax.Array, log_p: jax.Array, state: jax.Array, *, n: int, 
     block = jnp.sum((rank < k) << jnp.arange(n))
     agree = ((jnp.arange(2**n) ^ state) & ~block) == 0
     logits = jnp.where(agree, log_p, -jnp.inf)
-    total = jnp.cumsum(jnp.exp(logits - jnp.max(logits)))
-    # The first state at which the sum reaches a uniform number in (0, 1] of the whole: never one of weight 0.
-    return jnp.sum(total < (1.0 - jax.random.uniform(what)) * total[-1])
+    return draw(jax.random.uniform(what), jnp.exp(logits - jnp.max(logits)))
+
+
+def draw(uniform: jax.Array, weights: jax.Array) -> jax.Array:
+    """The state at which the sum of the weights [2^n] reaches a share 1 - uniform, in (0, 1], of the whole.
+
+    So each comes with probability in proportion to its weight, and one of weight 0 never. First a row of about
+    2^(n/2) states, then the state: one sum over all of 1,024 is slow.
+    """
+    n = weights.size.bit_length() - 1
+    rows = weights.reshape(2 ** (n // 2), -1)
+    total = jnp.cumsum(jnp.sum(rows, axis=1))
+    goal = (1.0 - uniform) * total[-1]
+    row = jnp.sum(total < goal)
+    inside = jnp.cumsum(rows[row])
+    # What is left is above 0; rounding may leave it above the row's own sum.
+    left = jnp.minimum(goal - jnp.where(row > 0, total[row - 1], 0.0), inside[-1])
+    return row * rows.shape[1] + jnp.sum(inside < left)
 
 
 def independent_parallel_step(key: jax.Array, theta: jax.Array, state: jax.Array) -> jax.Array:

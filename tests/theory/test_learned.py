@@ -43,14 +43,17 @@ def test_random_blocks_have_k_positions_before_the_last_each_alike():
     rows, length, k = 6000, 5, 2
     inside = jnp.ones((rows, length), bool)
     view = StepView(jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length)), inside, jnp.asarray(3), 9)
-    chosen = np.asarray(learned.RemaskRandomBlock(k)(view))
+    chosen = np.asarray(learned.RemaskRandomBlocks((k,))(view))
     assert (chosen.sum(axis=1) == k).all()
     counts = np.unique(chosen @ (1 << np.arange(length)), return_counts=True)
     # All 6 pairs of the first 4 positions, 1000 times each.
     assert counts[0].tolist() == [3, 5, 6, 9, 10, 12]
     assert np.abs(counts[1] - 1000).max() < 5 * np.sqrt(1000 * 5 / 6)
-    other = learned.RemaskRandomBlock(k)(view.replace(step=jnp.asarray(4)))
+    other = learned.RemaskRandomBlocks((k,))(view.replace(step=jnp.asarray(4)))
     assert (np.asarray(other) != chosen).any()
+    # The first half of the rows is one source's, the second another's.
+    halves = np.asarray(learned.RemaskRandomBlocks((1, 4))(view)).sum(axis=1).reshape(2, -1)
+    assert (halves == [[1], [4]]).all()
 
 
 def test_the_loop_is_its_chain_and_learns_a_little():

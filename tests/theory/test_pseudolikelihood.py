@@ -35,15 +35,23 @@ def test_asymptotic_variance_of_four_fair_coins_by_hand(k, trace):
     np.testing.assert_allclose(gamma, np.diag(np.diag(gamma)), atol=1e-12)
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_blocks_of_probability_0_change_nothing(k):
-    theta, law = random_theta(3), pl.uniform_law(3, k)
-    whole = pl.among_all_blocks(3, law)
-    assert whole.blocks.tolist() == list(range(1, 8))
-    np.testing.assert_allclose(jnp.exp(whole.log_probs).sum(axis=0), np.ones(8))
-    np.testing.assert_allclose(pl.asymptotic_covariance(theta, whole), pl.asymptotic_covariance(theta, law), rtol=1e-11)
+@pytest.mark.parametrize("make", [lambda law: pl.among_all_blocks(3, law), lambda law: pl.with_blocks(law, 5)])
+def test_blocks_of_probability_0_change_nothing(make):
+    theta, law = random_theta(3), pl.uniform_law(3, 2)
+    more = make(law)
+    assert len(more.blocks) > len(law.blocks)
+    np.testing.assert_allclose(jnp.exp(more.log_probs).sum(axis=0), np.ones(8))
+    np.testing.assert_allclose(
+        pl.asymptotic_covariance(theta, more), pl.asymptotic_covariance(theta, law), rtol=1e-9, atol=1e-11
+    )
     log_p = ising.log_probabilities(theta)
-    np.testing.assert_allclose(chains.block_dynamics(log_p, whole), chains.block_dynamics(log_p, law), atol=1e-15)
+    np.testing.assert_allclose(chains.block_dynamics(log_p, more), chains.block_dynamics(log_p, law), atol=1e-15)
+    tables = pl.sample(np.random.default_rng(0), theta, law, 2000)
+    padded = np.zeros((1, len(more.blocks), 8))
+    padded[:, [more.blocks.tolist().index(block) for block in law.blocks.tolist()]] = tables
+    np.testing.assert_allclose(
+        pl.gradient_descent(more, padded).theta, pl.gradient_descent(law, tables).theta, atol=1e-7
+    )
 
 
 def test_whole_blocks_are_maximum_likelihood():

@@ -59,7 +59,7 @@ def small():
     return hitting.hitting(
         hitting.HittingSettings(
             spins=4, clique=2, field=1.0, couplings=(6.0, 8.0), block_sizes=(2, 4), wide_couplings=(6.0, 30.0),
-            budget=200, repetitions=10,
+            budget=200, repetitions=10, enumerated_spins=4,
         )
     )  # fmt: skip
 
@@ -115,6 +115,7 @@ def test_no_figure_and_no_folder_are_named(tmp_path):
         (lambda: estimation.EstimationSettings(0.1, spins=9), "EstimationSettings.spins = 9: it takes 2 to 6"),
         (lambda: hitting.HittingSettings(clique=11), "HittingSettings.clique = 11: it takes 2 to 10"),
         (lambda: hitting.HittingSettings(block_sizes=(2, 11)), "each 1 to 10"),
+        (lambda: hitting.HittingSettings(enumerated_spins=3), "enumerated_spins = 3: it takes 4 to 12"),
         (lambda: hitting.HittingSettings(couplings=(2.0, 1.0)), "takes ascending numbers"),
         (lambda: theorems.TheoremSettings(spins=()), "takes one or more numbers, each 2 to 6"),
         (lambda: separation.SeparationSettings(deltas=(0.5, 1.0)), "SeparationSettings.deltas"),

@@ -30,6 +30,14 @@ def test_one_step_has_the_transition_matrixs_distribution(k):
     assert np.all(np.abs(frequencies - expected) <= 5 * np.sqrt(expected * (1 - expected) / draws))
 
 
+def test_draws_by_hand():
+    weights = jnp.array([0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 5.0, 0.0])
+    drawn = [int(simulate.draw(1.0 - share, weights)) for share in (1e-12, 0.12, 0.13, 0.37, 0.38, 1.0)]
+    # Sums 1, 3 and 8 of 8: shares 1/8, 3/8 and 1.
+    assert drawn == [1, 1, 3, 3, 6, 6]
+    assert [int(simulate.draw(u, jnp.array([0.25, 0.75]))) for u in (0.0, 0.7, 0.8)] == [1, 1, 0]
+
+
 def test_steps_are_counted_from_one_and_given_up_after_the_budget():
     def step(key, model, state):
         return (state + model) % 8
