@@ -141,7 +141,7 @@ def to_states(tokens: np.ndarray) -> np.ndarray:
 
 def train_sampler(settings: LearnedSettings, probabilities: np.ndarray) -> tuple[PyTree, float]:
     """Trains on samples of the models; probabilities [J, X] → (parameters, mean loss of the last 100 steps)."""
-    model, mesh = settings.model(), make_mesh(jax.devices()[:1])
+    model, mesh = settings.model(), make_mesh(jax.devices("cpu")[:1])
     config = OptimizerConfig(peak_learning_rate=0.03, warmup_steps=max(1, settings.train_steps // 10))
     optimizer, schedule = config.build(settings.train_steps), config.schedule(settings.train_steps)
     state = create_train_state(model, optimizer, settings.seed, mesh)

@@ -95,13 +95,13 @@ def draw_theorems(path: Path, data: Mapping[str, Any]) -> None:
     _save(figure, path)
 
 
-def draw_hitting(path: Path, data: Mapping[str, Any], separation: Mapping[str, Any]) -> None:
+def draw_hitting(path: Path, data: Mapping[str, Any]) -> None:
     """Figure 4.3, the same exactly over a wide range of J with Proposition 4.1.4, and Proposition 4.1.5 over |C|."""
     figure = Figure(figsize=(16, 6), layout="constrained")
     narrow, wide, stuck = figure.subplots(1, 3)
-    _draw_simulated(narrow, data)
-    _draw_wide(wide, data)
-    _draw_stuck(stuck, separation)
+    _draw_simulated(narrow, data["hitting"])
+    _draw_wide(wide, data["hitting"])
+    _draw_stuck(stuck, data["separation"])
     for axes in (narrow, wide, stuck):
         axes.set_yscale("log")
         axes.grid(alpha=0.3)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,70 +33,55 @@ from padir.theory.theorems import TheoremSettings, theorems
 Result = tuple[dict[str, Any], list[Claim]]
 
 
-def _figure_4_1(path: Path, quick: bool) -> Result:
-    return _estimation(path, 0.05, quick)
-
-
-def _figure_4_2(path: Path, quick: bool) -> Result:
-    return _estimation(path, 0.3, quick)
-
-
-def _estimation(path: Path, coupling: float, quick: bool) -> Result:
+def _estimation(coupling: float, quick: bool) -> Result:
     settings = EstimationSettings(coupling)
     if quick:
         settings = dataclasses.replace(settings, sample_sizes=(1000, 16000), check_repetitions=200)
-    data, claims = estimation(settings)
-    pictures.draw_estimation(path, data)
-    return data, claims
+    return estimation(settings)
 
 
-def _theorems(path: Path, quick: bool) -> Result:
-    settings = TheoremSettings(spins=(3,), models=20) if quick else TheoremSettings()
-    data, claims = theorems(settings)
-    pictures.draw_theorems(path, data)
-    return data, claims
+def _theorems(quick: bool) -> Result:
+    return theorems(TheoremSettings(spins=(3,), models=8) if quick else TheoremSettings())
 
 
-def _figure_4_3(path: Path, quick: bool) -> Result:
+def _figure_4_3(quick: bool) -> Result:
     settings, cliques = HittingSettings(), SeparationSettings()
     if quick:
         settings = dataclasses.replace(
             settings,
-            couplings=(4.0, 6.0, 8.0),
-            block_sizes=(3, 4, 6, 10),
+            couplings=(4.0, 8.0),
+            block_sizes=(3, 4, 10),
             wide_couplings=(2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
             enumerated_spins=6,
         )
         cliques = SeparationSettings(cliques=(4, 32), deltas=(0.5,), corollary_steps=(10,), spares=(0,))
     data = {"hitting": hitting(settings), "separation": separation(cliques)}
-    pictures.draw_hitting(path, data["hitting"], data["separation"])
     return data, hitting_claims(data["hitting"]) + separation_claims(data["separation"])
 
 
-def _learned(path: Path, quick: bool) -> Result:
+def _learned(quick: bool) -> Result:
     settings = LearnedSettings()
     if quick:
         settings = dataclasses.replace(
             settings,
             couplings=(0.1, 0.6),
             train_steps=300,
-            batch_size=256,
+            batch_size=64,
             block_sizes=(1, 4),
             steps=(1, 4, 16, 256),
             loop_steps=16,
-            runs=1000,
+            runs=500,
         )
-    data, claims = learned(settings)
-    pictures.draw_learned(path, data)
-    return data, claims
+    return learned(settings)
 
 
-FIGURES: dict[str, Callable[[Path, bool], Result]] = {
-    "figure_4_1": _figure_4_1,
-    "figure_4_2": _figure_4_2,
-    "theorems": _theorems,
-    "figure_4_3": _figure_4_3,
-    "learned": _learned,
+# What computes each figure, and what draws it.
+FIGURES: dict[str, tuple[Callable[[bool], Result], Callable[[Path, dict[str, Any]], None]]] = {
+    "figure_4_1": (functools.partial(_estimation, 0.05), pictures.draw_estimation),
+    "figure_4_2": (functools.partial(_estimation, 0.3), pictures.draw_estimation),
+    "theorems": (_theorems, pictures.draw_theorems),
+    "figure_4_3": (_figure_4_3, pictures.draw_hitting),
+    "learned": (_learned, pictures.draw_learned),
 }
 
 # What a reader of a figure must know beside its numbers.
@@ -130,8 +118,10 @@ def _cheap_programs(cheap: bool) -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-def theory(output_dir: str, quick: bool = False, figures: Sequence[str] = tuple(FIGURES)) -> dict[str, Any]:
-    """Draws figures and checks claims; prints a line per claim.
+def theory(
+    output_dir: str, quick: bool = False, figures: Sequence[str] = tuple(FIGURES), processes: int = 2
+) -> dict[str, Any]:
+    """Draws figures and checks claims; prints a line per claim. Computes on the CPU.
 
     Writes <output_dir>/theory_<figure>.png and .json per figure; the JSON has facts of the run, settings, data, and
     the claims with what was measured.
@@ -140,44 +130,76 @@ def theory(output_dir: str, quick: bool = False, figures: Sequence[str] = tuple(
       output_dir: folder to write to.
       quick: fewer models, sizes and repetitions, under 30 seconds.
       figures: which of figure_4_1, figure_4_2, theorems, figure_4_3 and learned.
+      processes: figures made at a time, each in a process of its own; 1 makes them in this one.
 
     Returns:
       By figure, what its JSON holds.
 
     Raises:
-      PadirError: there is no such figure, or `output_dir` is a file.
+      PadirError: there is no such figure, no process, or `output_dir` is a file.
     """
     if isinstance(figures, str) or not figures:
         raise PadirError(f"theory.figures: {figures!r} names none; give some of {', '.join(FIGURES)}")
     if unknown := sorted(set(figures) - set(FIGURES)):
         raise PadirError(f"theory.figures: no {', '.join(unknown)}; there are {', '.join(FIGURES)}")
+    if processes < 1:
+        raise PadirError(f"theory.processes: {processes} is not at least 1")
     folder = Path(output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise PadirError(f"theory.output_dir: {folder} is a file, or lies below one; choose a folder") from error
+    names = list(dict.fromkeys(figures))
     results = {}
-    for name in dict.fromkeys(figures):
-        began = time.perf_counter()
-        announce(f"theory: {name}")
-        with jax.enable_x64(True), _cheap_programs(quick):
-            data, claims = FIGURES[name](folder / f"theory_{name}.png", quick)
-        results[name] = _plain(
-            {
-                "figure": name,
-                "quick": quick,
-                "seconds": time.perf_counter() - began,
-                "facts": run_facts(),
-                "claims": [claim.to_dict() for claim in claims],
-                "notes": _NOTES.get(name, []),
-                "data": _rounded(data),
-            }
-        )
-        write_text(folder / f"theory_{name}.json", json.dumps(results[name], allow_nan=False) + "\n")
-        print("\n".join([f"{name}:", *(f"  {claim.line()}" for claim in claims)]), flush=True)
+    for name, result in zip(names, _results(folder, names, quick, min(processes, len(names))), strict=True):
+        results[name] = result
+        print("\n".join([f"{name}:", *(f"  {claim['line']}" for claim in result["claims"])]), flush=True)
     passed = [claim["passed"] for result in results.values() for claim in result["claims"]]
     print(f"{sum(passed)} of {len(passed)} claims passed")
     return results
+
+
+def _results(folder: Path, names: Sequence[str], quick: bool, processes: int) -> Iterator[dict[str, Any]]:
+    """What each figure's JSON holds, in the order of the names."""
+    if processes == 1:
+        for name in names:
+            announce(f"theory: {name}")
+            yield _make(folder, name, quick)
+        return
+    announce(f"theory: {', '.join(names)}")
+    # Fresh processes, since JAX does not survive a fork; the longest work first.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _stay_on_cpu) as pool:
+        longest_first = sorted(names, key=list(FIGURES).index, reverse=True)
+        running = {name: pool.submit(_make, folder, name, quick) for name in longest_first}
+        for name in names:
+            yield running[name].result()
+
+
+def _stay_on_cpu() -> None:
+    """Before a process's first computation: several of them cannot share an accelerator."""
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _make(folder: Path, name: str, quick: bool) -> dict[str, Any]:
+    """Computes a figure in float64, draws it, and writes and returns its JSON."""
+    began = time.perf_counter()
+    compute, draw = FIGURES[name]
+    with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True), _cheap_programs(quick):
+        data, claims = compute(quick)
+    draw(folder / f"theory_{name}.png", data)
+    result = _plain(
+        {
+            "figure": name,
+            "quick": quick,
+            "seconds": time.perf_counter() - began,
+            "facts": run_facts(),
+            "claims": [claim.to_dict() for claim in claims],
+            "notes": _NOTES.get(name, []),
+            "data": _rounded(data),
+        }
+    )
+    write_text(folder / f"theory_{name}.json", json.dumps(result, allow_nan=False) + "\n")
+    return result
 
 
 def _rounded(value: Any) -> Any:

@@ -61,7 +61,7 @@ def test_hitting(drawn):
         "stuck": [{"clique": 4, **case}],
         "corollary": [{"clique": 80, "steps": 1000}],
     }
-    pictures.draw_hitting("x", data, separation)
+    pictures.draw_hitting("x", {"hitting": data, "separation": separation})
     narrow, wide, stuck = drawn[0].axes
     np.testing.assert_allclose(narrow.lines[0].get_ydata(), [4.5, 9.5])
     np.testing.assert_allclose(narrow.containers[0].lines[0].get_ydata(), [4.0, 10.0])
