@@ -290,10 +290,14 @@ def learned_claims(data: dict[str, Any]) -> list[Claim]:
             max(max(entry["loop_deviation"]) for entry in entries), "<=", 5.0,
         ),
         Claim("probability given to what is no spin, at most", data["leak"], "<=", 0.01),
-        Claim(f"k = {small} ends near the truth for every J: largest total variation", limits[:, 0].max(), "<=", 0.05),
+        Claim(
+            f"k = {small} ends near the truth for every J: largest total variation", limits[:, 0].max(), "<=", 0.05,
+            "the network's own error, which falls with the samples it is trained on",
+        ),
         Claim(
             "what is missing is the parallelism, not the learning: most that chain and ideal end apart",
             max(abs(entry["chain"][-1] - entry["ideal"][-1]) for entry in entries), "<=", 0.05,
+            "the network's own error, which falls with the samples it is trained on",
         ),
         Claim(
             f"k-Gibbs with k = {large} has no such limit: total variation after two steps, at the largest J",

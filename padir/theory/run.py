@@ -65,7 +65,7 @@ def _learned(quick: bool) -> Result:
         settings = dataclasses.replace(
             settings,
             couplings=(0.1, 0.6),
-            train_steps=300,
+            train_steps=200,
             batch_size=64,
             block_sizes=(1, 4),
             steps=(1, 4, 16, 256),
@@ -167,12 +167,20 @@ def _results(folder: Path, names: Sequence[str], quick: bool, processes: int) ->
             yield _make(folder, name, quick)
         return
     announce(f"theory: {', '.join(names)}")
-    # Fresh processes, since JAX does not survive a fork; the longest work first.
+    # Figures 4.1 and 4.2 share their programs; the longest work comes first.
+    pair = [name for name in names if name in ("figure_4_1", "figure_4_2")]
+    others = sorted(set(names) - set(pair), key=list(FIGURES).index, reverse=True)
+    jobs = [[name] for name in others] + [pair] * bool(pair)
+    # Fresh processes, since JAX does not survive a fork.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _stay_on_cpu) as pool:
-        longest_first = sorted(names, key=list(FIGURES).index, reverse=True)
-        running = {name: pool.submit(_make, folder, name, quick) for name in longest_first}
-        for name in names:
-            yield running[name].result()
+        running = [pool.submit(_make_all, folder, job, quick) for job in jobs]
+        results = {name: result for each in running for name, result in each.result().items()}
+    yield from (results[name] for name in names)
+
+
+def _make_all(folder: Path, names: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:
+    """Several figures, one after the other."""
+    return {name: _make(folder, name, quick) for name in names}
 
 
 def _stay_on_cpu() -> None:
