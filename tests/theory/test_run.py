@@ -10,7 +10,7 @@ from padir.theory import estimation, hitting, learned, separation, theorems
 from padir.theory import hitting_claims as hitting_claims_module
 from padir.theory.claims import Claim
 from padir.theory.hitting_claims import hitting_claims
-from padir.theory.run import _plain, theory
+from padir.theory.run import _plain, _results, theory
 
 
 def test_a_claim_is_decided_by_its_numbers():
@@ -37,6 +37,14 @@ def test_figure_4_1_end_to_end(tmp_path, capsys):
     # Near four fair coins, whose variances are 28, 15.2, 11.3 and 10.
     traces = [model["trace"] for model in stored["data"]["by_k"].values()]
     np.testing.assert_allclose(traces, [28.0, 15.2, 34 / 3, 10.0], rtol=0.02)
+
+
+def test_a_figure_made_in_another_process(tmp_path):
+    (result,) = _results(tmp_path, ["figure_4_2"], True, 2)
+    assert result["claims"] == json.loads((tmp_path / "theory_figure_4_2.json").read_text())["claims"]
+    # J = 0.3 is harder to learn than fair coins are, whose traces are 28 and 10.
+    first, *_, last = (model["trace"] for model in result["data"]["by_k"].values())
+    assert first > 28.0 and 10.0 < last < first
 
 
 def test_estimation_claims_fail_on_other_numbers():
@@ -100,6 +108,8 @@ def test_an_unknown_figure_is_named(tmp_path):
 
 
 def test_no_figure_and_no_folder_are_named(tmp_path):
+    with pytest.raises(PadirError, match="theory.processes: 0 is not at least 1"):
+        theory(str(tmp_path), processes=0)
     with pytest.raises(PadirError, match=r"theory.figures: \(\) names none; give some of figure_4_1"):
         theory(str(tmp_path), figures=())
     (tmp_path / "taken").write_text("")
