@@ -114,11 +114,6 @@ def spectral_gap(transition: jax.Array, stationary: jax.Array) -> jax.Array:
     return 1.0 - jnp.linalg.eigvalsh((symmetric + symmetric.T) / 2.0)[-2]
 
 
-def poincare_constant(log_p: jax.Array, law: BlockLaw) -> jax.Array:
-    """C_P of the (adaptively) weighted block dynamics of a distribution."""
-    return 1.0 / spectral_gap(block_dynamics(log_p, law), jnp.exp(log_p))
-
-
 def dirichlet_form(transition: jax.Array, stationary: jax.Array, f: jax.Array, g: jax.Array) -> jax.Array:
     """E_P(f, g) by its definition: half the mean of (f(x) - f(y)) (g(x) - g(y)) over steps x → y (Definition 4.1.4)."""
     flow = stationary[:, None] * transition

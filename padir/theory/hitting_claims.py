@@ -86,10 +86,11 @@ def separation_claims(data: dict[str, Any]) -> list[Claim]:
     """Of Proposition 4.1.5, Corollary 4.1.1 and the constant; `data` is what `separation` returns."""
     speaking = [(entry, at) for entry in data["stuck"] for at in entry["by_delta"] if at["steps"] >= 1]
     larger = [entry for entry in data["constant"] if entry["clique"] > 2]
-    four = max(at["steps"] for entry in data["stuck"] if entry["clique"] == 4 for at in entry["by_delta"])
+    fours = [at["steps"] for entry in data["stuck"] if entry["clique"] == 4 for at in entry["by_delta"]]
     return [
         Claim(
-            "Proposition 4.1.5 speaks of a step, with the |C| = 4 of Figure 4.3: largest T before rounding", four,
+            "Proposition 4.1.5 speaks of a step, with the |C| = 4 of Figure 4.3: largest T before rounding",
+            max(fours, default=np.nan),
             ">=", 1.0, "c_stuck < 2 (|C| / 2 - 1)² / |C| = 1/2 for |C| = 4, so T < 0.83 delta whatever J is",
         ),
         Claim("Proposition 4.1.5: larger cliques in which it does", len(speaking), ">=", 1),

@@ -10,7 +10,7 @@ from padir.theory import estimation, hitting, learned, separation, theorems
 from padir.theory import hitting_claims as hitting_claims_module
 from padir.theory.claims import Claim
 from padir.theory.hitting_claims import hitting_claims
-from padir.theory.run import _plain, _results, theory
+from padir.theory.run import FIGURES, _plain, theory
 
 
 def test_a_claim_is_decided_by_its_numbers():
@@ -20,31 +20,38 @@ def test_a_claim_is_decided_by_its_numbers():
     assert Claim("the gap", 0.5, ">=", 1.0).line() == "FAIL  the gap: 0.5 >= 1"
 
 
-def test_figure_4_1_end_to_end(tmp_path, capsys):
-    # As the command runs it, outside of float64; none of that may stay.
-    with jax.enable_x64(False):
-        result = theory(str(tmp_path), quick=True, figures=("figure_4_1",))["figure_4_1"]
-        assert jnp.ones(()).dtype == jnp.float32
-    stored = json.loads((tmp_path / "theory_figure_4_1.json").read_text())
-    assert stored == result
-    assert (tmp_path / "theory_figure_4_1.png").read_bytes()[:4] == b"\x89PNG"
-    failed = [claim for claim in stored["claims"] if not claim["passed"]]
-    assert [claim["claim"].split(",")[0] for claim in failed] == ["section 4.1.2"]
-    assert "Markov" in failed[0]["reason"] and failed[0]["reason"] in failed[0]["line"]
+def test_figures_4_1_and_4_2_end_to_end(tmp_path, capsys):
+    """In another process, as the command makes them."""
+    results = theory(str(tmp_path), quick=True, figures=("figure_4_2", "figure_4_1"))
+    assert list(results) == ["figure_4_2", "figure_4_1"]
     out = capsys.readouterr().out
-    assert f"{len(stored['claims']) - 1} of {len(stored['claims'])} claims passed" in out
-    assert all(claim["line"] in out for claim in stored["claims"])
-    # Near four fair coins, whose variances are 28, 15.2, 11.3 and 10.
-    traces = [model["trace"] for model in stored["data"]["by_k"].values()]
-    np.testing.assert_allclose(traces, [28.0, 15.2, 34 / 3, 10.0], rtol=0.02)
+    for name, result in results.items():
+        assert json.loads((tmp_path / f"theory_{name}.json").read_text()) == result
+        assert (tmp_path / f"theory_{name}.png").read_bytes()[:4] == b"\x89PNG"
+        failed = [claim for claim in result["claims"] if not claim["passed"]]
+        assert [claim["claim"].split(",")[0] for claim in failed] == ["section 4.1.2"]
+        assert "Markov" in failed[0]["reason"] and failed[0]["reason"] in failed[0]["line"]
+        assert all(claim["line"] in out for claim in result["claims"])
+    total = sum(len(result["claims"]) for result in results.values())
+    assert f"{total - 2} of {total} claims passed" in out
+    # Near four fair coins, whose variances are 28, 15.2, 11.3 and 10; and J = 0.3, which is harder.
+    traces = {name: [model["trace"] for model in result["data"]["by_k"].values()] for name, result in results.items()}
+    np.testing.assert_allclose(traces["figure_4_1"], [28.0, 15.2, 34 / 3, 10.0], rtol=0.02)
+    assert np.all(np.array(traces["figure_4_2"]) > traces["figure_4_1"])
 
 
-def test_a_figure_made_in_another_process(tmp_path):
-    (result,) = _results(tmp_path, ["figure_4_2"], True, 2)
-    assert result["claims"] == json.loads((tmp_path / "theory_figure_4_2.json").read_text())["claims"]
-    # J = 0.3 is harder to learn than fair coins are, whose traces are 28 and 10.
-    first, *_, last = (model["trace"] for model in result["data"]["by_k"].values())
-    assert first > 28.0 and 10.0 < last < first
+def test_float64_is_the_figures_alone(tmp_path, monkeypatch):
+    def compute(quick):
+        data = {"bits": jnp.ones(()).dtype.itemsize * 8, "cheap": jax.config.read("jax_disable_most_optimizations")}
+        return data, [Claim("x", np.float64(1.0), "<=", 2)]
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    monkeypatch.setitem(FIGURES, "learned", (compute, lambda path, data: None))
+    with jax.enable_x64(False):
+        result = theory(str(tmp_path), quick=True, figures=("learned",))["learned"]
+        assert jnp.ones(()).dtype == jnp.float32
+    assert result["data"] == {"bits": 64, "cheap": True} and result["claims"][0]["passed"] is True
+    assert jax.config.read("jax_disable_most_optimizations") == before
 
 
 def test_estimation_claims_fail_on_other_numbers():
