@@ -17,7 +17,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from padir import cli
-from padir.benchmark import run_facts
+from padir.benchmark.facts import run_facts
 from padir.data.manifest import MANIFEST_NAME
 from padir.data.records import PreparedSet
 from padir.run_directory import write_text
@@ -153,13 +153,14 @@ def _latency(folders: dict[str, Path]) -> dict:
     output = folders["results"] / "latency.json"
     _padir(
         "benchmark",
-        "--gin_file=bench/ar_padir.gin",
+        "latency",
+        "--gin_file=bench/trained.gin",
         f"--gin.AR_DIR={str(folders['teacher'])!r}",
         f"--gin.PADIR_DIR={str(folders['student'])!r}",
         # The same decoding whose quality is reported.
         "--gin.Refinement.num_hypotheses=3",
-        f"--data_dir={folders['data']}",
-        "--split=validation",
+        f"--gin.DATA_DIR={str(folders['data'])!r}",
+        "--gin.PreparedText.split='validation'",
         f"--output={output}",
     )
     return json.loads(output.read_text(encoding="utf-8"))
@@ -170,7 +171,7 @@ def _add_latency(results: dict[str, dict], measured: dict[str, dict]) -> None:
     for name, row in results.items():
         if name not in measured or measured[name]["decode"] != row["decode"]:
             other = measured[name]["decode"] if name in measured else f"no such system in {sorted(measured)}"
-            sys.exit(f"{name}: quality is of {row['decode']}, latency of {other}; mend gin/bench/ar_padir.gin")
+            sys.exit(f"{name}: quality is of {row['decode']}, latency of {other}; mend gin/bench/trained.gin")
         row |= {key: measured[name][key] for key in ("latency_ms", "speed_up")}
 
 

@@ -93,8 +93,7 @@ _GROUPS = {name.split()[0] for name in SUMMARIES if " " in name}
 def main(arguments: list[str] | None = None) -> int:
     """Runs one subcommand; returns the exit status (2: the user can mend it, and one line says how)."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) > 1 and arguments[0] in _GROUPS and not arguments[1].startswith("-"):
-        arguments = [" ".join(arguments[:2]), *arguments[2:]]
+    arguments = joined(arguments)
     chosen = arguments[0] if arguments else None
     parser, commands = _parser(chosen)
     options, rest = parser.parse_known_args(arguments)
@@ -116,11 +115,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def joined(arguments: list[str]) -> list[str]:
+    """The arguments with a command of two words made one: ["benchmark", "latency", …] → ["benchmark latency", …]."""
+    if len(arguments) > 1 and arguments[0] in _GROUPS and not arguments[1].startswith("-"):
+        return [" ".join(arguments[:2]), *arguments[2:]]
+    return arguments
+
+
 def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     from padir import config, distributed
 
     command = options.command
-    name = _configurable(command)
+    name = configurable(command)
     flags = {flag: getattr(options, flag) for flag in _flags(command)}
     given = [f"{name}.{flag} = {value!r}" for flag, value in flags.items() if value is not None]
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
@@ -130,7 +136,7 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     config.run(name)
 
 
-def _configurable(command: str) -> str:
+def configurable(command: str) -> str:
     """What gin calls a command: 'benchmark_latency'."""
     return command.replace(" ", "_")
 
@@ -140,7 +146,7 @@ def _flags(command: str) -> dict[str, inspect.Parameter]:
     # Imported late, here and above: `padir --help` need not wait for JAX.
     from padir import config
 
-    parameters = inspect.signature(config.COMMANDS[_configurable(command)]).parameters
+    parameters = inspect.signature(config.COMMANDS[configurable(command)]).parameters
     return {name: parameter for name, parameter in parameters.items() if str(parameter.annotation) in _FLAG_TYPES}
 
 
@@ -184,7 +190,7 @@ class _Never(argparse.Action):
 
 def _add_flags(parser: argparse.ArgumentParser, command: str) -> None:
     group = parser.add_argument_group(
-        "short for --gin.", f"each sets a parameter of {_configurable(command)}; gin sets the others"
+        "short for --gin.", f"each sets a parameter of {configurable(command)}; gin sets the others"
     )
     for name, parameter in _flags(command).items():
         needed = parameter.default is parameter.empty
@@ -226,7 +232,7 @@ def _gin_fields(command: str) -> dict[str, str]:
     from padir import config
 
     found = {}
-    for hint in typing.get_type_hints(config.COMMANDS[_configurable(command)]).values():
+    for hint in typing.get_type_hints(config.COMMANDS[configurable(command)]).values():
         for option in typing.get_args(hint) or (hint,):
             if option in config.DATACLASSES:
                 found[option.__name__] = ", ".join(

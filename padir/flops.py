@@ -72,6 +72,12 @@ def plan(config: NetworkConfig, batch: int, source: int, target: int) -> Cost:
     return config.num_decoder_layers * layer
 
 
+def candidate_logits(config: NetworkConfig, rows: int, target: int, candidates: int) -> Cost:
+    """Logits of `candidates` tokens at each position of hypotheses [rows, target], each with embeddings of its own."""
+    products = rows * target * candidates * config.embed_dim
+    return Cost(2 * products, _FLOAT32 * products)
+
+
 def decoder_pass(
     config: NetworkConfig, rows: int, queries: int, keys: int, source: int, *, sources: int, logits: bool = True
 ) -> Cost:

@@ -91,6 +91,13 @@ class DecodePlan:
     self_bias: Array
     positional_weights: tuple[Array, ...]
 
+    def keep(self, rows: Array) -> DecodePlan:
+        """The plan of some of the hypotheses: rows [M] int32, as many of each source."""
+        return self.replace(
+            self_bias=self.self_bias if self.self_bias.shape[0] == 1 else self.self_bias[rows],
+            positional_weights=tuple(weights[rows] for weights in self.positional_weights),
+        )
+
 
 @struct.dataclass
 class DecoderOutput:
@@ -304,6 +311,16 @@ class EncoderDecoder(nnx.Module):
         if self.config.tied_logits:
             return self.token_embedder.attend(hidden) / math.sqrt(self.config.embed_dim)
         return self.logits_dense.in_float32(hidden)
+
+    def candidate_embeddings(self, tokens: Array) -> Array:
+        """What `candidate_logits` takes of tokens [..., C] int32: their rows of the output table, [..., C, E]."""
+        table = self.token_embedder.embedding if self.config.tied_logits else self.logits_dense.weight
+        return jnp.take(table[...], tokens, axis=0)
+
+    def candidate_logits(self, hidden: Array, embeddings: Array) -> Array:
+        """`logits` of a few tokens: hidden [N, Lt, E], embeddings [N, Lt, C, E] → [N, Lt, C] float32."""
+        products = jnp.einsum("nle,nlce->nlc", hidden.astype(jnp.float32), embeddings.astype(jnp.float32))
+        return products / math.sqrt(self.config.embed_dim) if self.config.tied_logits else products
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
         """A self-attention cache for `rows` rows of up to `max_length` target tokens."""

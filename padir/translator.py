@@ -22,7 +22,7 @@ from padir.models import DECODE_CONFIGS, AutoregressiveModel, DecodeConfig, Mode
 from padir.models.rescoring import Rescorer
 from padir.types import EOS_ID, Array, PyTree
 
-# Sources are padded to the smallest of these that holds them, up to the model's longest.
+# What the encoder reads is padded to the smallest of these that holds it, up to the model's longest source.
 SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -143,7 +143,7 @@ class Decoder:
                 f"a source of {longest} tokens is longer than the {self.model.max_source_length} the model allows; "
                 "prepare the data with smaller maximum lengths"
             )
-        width = source_bucket(longest, self.model.max_source_length)
+        width = source_width(self.model, longest)
         batch = np.zeros((rows, width), np.int32)
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
@@ -311,9 +311,14 @@ def check_batch_size(batch_size: int) -> None:
         raise PadirError(f"batch_size: {batch_size} is not at least 1")
 
 
-def source_bucket(length: int, longest: int) -> int:
-    """What a source of `length` tokens is padded to by a model of sources of at most `longest`."""
-    return min([bucket for bucket in SOURCE_BUCKETS if length <= bucket < longest], default=longest)
+def source_width(model: Model, length: int) -> int:
+    """What a source of `length` tokens is padded to.
+
+    With the tokens that the encoder reads before it, it fills a bucket: a product of 33 rows takes as long as of 48.
+    """
+    longest = model.max_source_length
+    widths = (bucket - model.source_prefix for bucket in SOURCE_BUCKETS)
+    return min([width for width in widths if length <= width < longest], default=longest)
 
 
 def _power_of_two(count: int) -> int:

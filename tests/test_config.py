@@ -80,7 +80,7 @@ WRONG_TYPES = {
     "train.optimizer = @Cadence()": "expected @OptimizerConfig()",
     "train.optimizer = @OptimizerConfig": "write @OptimizerConfig(), with the parentheses",
     "train.model = @PadirModel()": "write @PadirModel, without the parentheses",
-    "benchmark.systems = [@System(), @Cadence()]": "expected @System(), found list",
+    "benchmark_latency.systems = [@System(), @Cadence()]": "expected @System(), found list",
 }
 
 
@@ -124,7 +124,7 @@ def test_a_value_of_another_type_is_seen_through_macros(tmp_path):
         "train.seed = %gin.REQUIRED",
         "translate.decode = @Refinement()",
         "Refinement.start = @StartWithRandom()",
-        "benchmark.systems = [@System(), @one/System()]",
+        "benchmark_latency.systems = [@System(), @one/System()]",
         "TaskConfig.options = {'a': 1}",
         "vocabulary.output = 'x'",
     ],
@@ -168,8 +168,9 @@ def test_required_names_only_what_the_command_reads():
     assert config.required("translate") == ["RUN_DIR"]
     config.parse(["runs/tatoeba_de_en_padir.gin", "runs/distilled.gin"], ["RUN_DIR='y'"])
     assert config.required("train") == ["DATA_DIR"]
-    config.parse(["bench/ar_padir.gin"], ["AR_DIR='x'"])
-    assert config.required("benchmark") == ["PADIR_DIR"]
+    config.parse(["bench/trained.gin"], ["AR_DIR='x'"])
+    assert config.required("benchmark_roofline") == ["PADIR_DIR"]
+    assert config.required("benchmark_latency") == ["DATA_DIR", "PADIR_DIR"]
 
 
 def test_a_macro_that_nobody_sets_is_required(tmp_path):
@@ -241,7 +242,10 @@ def test_each_commands_configuration_lies_beside_its_result():
         "evaluate": "out/x.gin",
         "translate": "file.gin",
         "distill": "out/distill.gin",
-        "benchmark": "file.gin",
+        "benchmark_latency": "file.gin",
+        "benchmark_throughput": "file.gin",
+        "benchmark_roofline": "file.gin",
+        "benchmark_compare": None,
         "demo": "report/demo.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",

@@ -49,8 +49,6 @@ def test_an_oracle_is_told_the_lengths_of_the_references(tiny, examples):
     assert [translation.predicted_length for translation in found] == [len(e.target_ids) for e in examples]
     with pytest.raises(PadirError, match="length predictor 'oracle' needs the lengths of its targets"):
         oracle.translate(["Peter helps a dog."], DECODE)
-    with pytest.raises(PadirError, match="lengths: an autoregressive model settles them itself"):
-        padir.load(tiny.ar).translate_ids([[5, 1]], lengths=[3])
 
 
 def read(folder, name):
@@ -161,7 +159,7 @@ def test_a_baseline_whose_lines_hold_unicode_line_separators(tiny, tmp_path, res
 def test_the_seed_is_that_of_the_translator(tiny, tmp_path, monkeypatch):
     """What a seed changes is tested where translators are."""
 
-    def load(run_dir, seed):
+    def load(run_dir, seed, rescore_with):
         raise PadirError(f"seed {seed} of {run_dir}")
 
     monkeypatch.setattr("padir.evaluate.load", load)

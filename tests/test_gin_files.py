@@ -114,10 +114,36 @@ def test_the_cpu_preset_goes_on_top_of_either_run():
         assert (model.network.embed_dim, model.network.num_decoder_layers) == (128, 3)
 
 
-def test_the_benchmark_names_its_systems():
-    config.parse(["bench/ar_padir.gin"], ["AR_DIR='a'", "PADIR_DIR='p'"])
-    systems = [reference.scoped_configurable_fn for reference in gin_config.query_parameter("benchmark.systems")]
-    assert len(systems) == 5
+def benchmarked():
+    """The systems that a benchmark's gin file names."""
+    return [reference.scoped_configurable_fn() for reference in gin_config.query_parameter("SYSTEMS/macro.value")]
+
+
+def test_benchmarks_of_trained_systems():
+    config.parse(["bench/trained.gin"], ["AR_DIR='a'", "PADIR_DIR='p'", "DATA_DIR='d'"])
+    assert [system.run_dir for system in benchmarked()] == ["a", "p", "p", "p", "p"]
+    assert [system.decode and system.decode.num_steps for system in benchmarked()] == [None, 1, 2, 4, 10]
+
+
+def test_benchmarks_at_paper_size():
+    """The three models have their published sizes, and each line decodes as its name says."""
+    config.parse(["bench/paper.gin", "bench/fixed_32.gin"], [])
+    systems = benchmarked()
+    sizes = {"AR": 60_506_624, "AR 12-1": 58_407_936, "PaDIR": 66_997_760}
+    for system in systems:
+        kind = re.match(r"AR 12-1|AR|PaDIR|mask-predict", system.name)[0]
+        model = system.model(TokenIds(32_000))
+        assert model.parameter_count() == sizes[kind.replace("mask-predict", "PaDIR")], system.name
+        if isinstance(system.decode, Refinement):
+            found = re.search(r"(\d+) steps?", system.name)
+            assert system.decode.num_steps == int(found[1])
+            assert system.decode.num_hypotheses == (5 if "5 hypotheses" in system.name else 1)
+            assert (system.decode.candidates is not None) == ("candidates" in system.name)
+            assert (system.decode.keep_hypotheses == 1) == ("kept" in system.name)
+        else:
+            assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)
+            assert system.decode.max_length(32, 128) == 32
+    assert len(systems) == 18 and len({system.name for system in systems}) == 18
 
 
 def test_the_demo_is_complete():

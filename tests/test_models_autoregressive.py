@@ -119,6 +119,20 @@ def test_scores_are_those_of_uncached_teacher_forcing(params, sources, name):
     assert tokens.max() < MODEL.ids.num_pieces and ((tokens == 1).sum(-1) <= 1).all()
 
 
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_lengths_that_are_asked_for(params, sources, name):
+    """No EOS, as many tokens and steps as asked for; what comes before is chosen as if EOS did not exist."""
+    config = dataclasses.replace(CONFIGS[name], max_length_offset=LONGEST)
+    lengths = jnp.arange(16) % 7 + 1
+    found = jax.jit(lambda params: MODEL.decode(params, sources, KEY, config, lengths=lengths))(params)
+    np.testing.assert_array_equal(found.predicted_lengths, np.repeat(lengths[:, None], found.tokens.shape[1], 1))
+    assert found.batch_steps == 7 and not (found.tokens == 1).any()
+    longer = jax.jit(lambda params: MODEL.decode(params, sources, KEY, config, lengths=lengths + 2))(params)
+    if name == "greedy":
+        kept = np.arange(LONGEST) < np.asarray(lengths)[:, None]
+        np.testing.assert_array_equal(found.tokens[:, 0], np.where(kept, longer.tokens[:, 0], 0))
+
+
 def test_a_beam_of_one_is_greedy(params, sources):
     greedy = decode(params, sources, KEY, CONFIGS["greedy"])
     assert_same(decode(params, sources, KEY, BeamSearch(**ROOM, beam_size=1)), greedy)

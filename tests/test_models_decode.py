@@ -267,6 +267,9 @@ POLICIES = {
         remask=RemaskNothing(),
     ),
     "nucleus": Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.7, top_p=0.9), remask=RemaskWorst(2)),
+    "the two best after the first step, among candidates": Refinement(
+        num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3
+    ),
     "rejected ones by vote": Refinement(
         num_steps=3, start=StartWithMaskRange(), remask=RemaskRejected(), replace=ReplaceWithSummedLogits()
     ),

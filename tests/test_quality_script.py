@@ -30,7 +30,8 @@ class Commands:
         self.data, self.clock, self.calls, self.failing = data, clock, [], None
 
     def __call__(self, arguments):
-        command, *rest = arguments
+        words = [argument for argument in arguments if not argument.startswith("-")]
+        command, rest = "_".join(words), arguments[len(words) :]
         options = dict(argument.removeprefix("--").split("=", 1) for argument in rest)
         self.calls.append((command, options))
         self.clock.now += 10.0
@@ -58,7 +59,7 @@ class Commands:
         result = {"bleu": 30.0, "chrf": 50.0, "stutter_per_100_words": 0.0, "decode": f"decode {steps}"}
         path.write_text(json.dumps(result))
 
-    def benchmark(self, options):
+    def benchmark_latency(self, options):
         # Another order than that of the quality runs.
         systems = {
             name: {
@@ -99,7 +100,7 @@ def run(quality, tiny, tmp_path, monkeypatch):
 def test_the_whole_chain(run, tmp_path, capsys):
     assert run("--teacher_steps=30", "--student_steps=40") == 0
     calls = run.commands.calls
-    assert [command for command, _ in calls] == ["train", "distill", "train", *["evaluate"] * 5, "benchmark"]
+    assert [command for command, _ in calls] == ["train", "distill", "train", *["evaluate"] * 5, "benchmark_latency"]
     work = tmp_path / "work"
     teacher, student = calls[0][1], calls[2][1]
     assert (teacher["num_steps"], student["num_steps"]) == ("30", "40")
@@ -153,8 +154,8 @@ def test_the_gin_files_decode_alike_for_quality_and_latency(steps):
     chosen = ["Refinement.num_hypotheses = 3"]
     config.parse([f"decode/padir_{steps}.gin"], chosen)
     for_quality = gin.query_parameter("evaluate.decode").scoped_configurable_fn()
-    config.parse(["bench/ar_padir.gin"], [*chosen, "AR_DIR = 'a'", "PADIR_DIR = 'b'"])
-    systems = [reference.scoped_configurable_fn() for reference in gin.query_parameter("benchmark.systems")]
+    config.parse(["bench/trained.gin"], [*chosen, "DATA_DIR = 'c'", "AR_DIR = 'a'", "PADIR_DIR = 'b'"])
+    systems = [reference.scoped_configurable_fn() for reference in gin.query_parameter("SYSTEMS/macro.value")]
     (for_latency,) = [system.decode for system in systems if system.name == f"PaDIR, {steps} step{'s' * (steps > 1)}"]
     assert repr(for_quality) == repr(for_latency)
     assert [system.name for system in systems] == NAMES

@@ -56,8 +56,8 @@ def test_a_padir_command_exists(words):
     if len(words) > 1 and words[1].startswith("-"):
         assert words[1] in ("--help", "--version")
         return
-    command, arguments = words[1], words[2:]
-    assert command in config.COMMANDS
+    command, *arguments = cli.joined(words[1:])
+    assert cli.configurable(command) in config.COMMANDS
     flags = cli._flags(command)
     gin_files, bindings = [], []
     for argument in arguments:
@@ -79,13 +79,14 @@ def test_a_padir_command_exists(words):
 @pytest.mark.parametrize("command", cli.EXAMPLES)
 def test_an_example_gives_every_required_value(command):
     line = next(words for words in simple_commands(cli.EXAMPLES[command]) if words[0] == "padir")
-    assert line[1] == command
+    assert cli.joined(line[1:])[0] == command
     gin_files = [word.split("=", 1)[1] for word in line if word.startswith("--gin_file=")]
     bindings = [word.removeprefix("--gin.") for word in line if word.startswith("--gin.")]
     given = {word[2:].split("=")[0] for word in line if word.startswith("--") and "gin" not in word}
     config.parse(gin_files or cli._DEFAULT_GIN.get(command, []), bindings)
-    assert config.required(command) == []
-    bound = {name.split(".")[1] for name in config._statements() if name.startswith(f"{command}.")}
+    name = cli.configurable(command)
+    assert config.required(name) == []
+    bound = {bound.split(".")[1] for bound in config._statements() if bound.startswith(f"{name}.")}
     needed = {name for name, flag in cli._flags(command).items() if flag.default is flag.empty}
     assert needed <= bound | given
 

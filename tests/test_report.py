@@ -87,14 +87,6 @@ def test_quality_by_steps(tmp_path, figures):
         assert (list(student.get_xdata()), list(student.get_ydata())) == ([1, 4], values)
 
 
-def test_latency_distributions(tmp_path, figures):
-    report.latency_distributions(tmp_path / "l.png", {"AR": np.array([3.0, 1.0, 2.0, 4.0])})
-    (line,) = figures[0].axes[0].lines
-    assert list(line.get_xdata()) == [1, 2, 3, 4]
-    assert list(line.get_ydata()) == [0.25, 0.5, 0.75, 1.0]
-    assert line.get_label() == "AR (n=4)"
-
-
 def test_one_sentence_changing(tmp_path, figures):
     """Three tokens, two of three steps run: the row it started from, then what each step wrote."""
     tokens = np.array([[[9, 9, 9, 0], [4, 9, 1, 0], [0, 0, 0, 0]], [[4, 4, 1, 0], [4, 5, 1, 0], [0, 0, 0, 0]]])

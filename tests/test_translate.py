@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.models.rescoring import Rescorer
 from padir.translate import translate_files
-from padir.translator import SOURCE_BUCKETS, Translation, source_bucket
+from padir.translator import SOURCE_BUCKETS, Translation, source_width
 from padir.types import EOS_ID
 
 # Two target buckets instead of eight: each is compiled anew for every shape of a batch.
@@ -36,7 +37,7 @@ def texts(tiny, translator):
     chosen = [text for text in every if len(translator.vocabulary.encode(text)) < 32][:20]
     lengths = [len(translator.vocabulary.encode(text)) for text in chosen]
     assert len(chosen) == 20 and lengths != sorted(lengths)
-    assert len({source_bucket(length + 1, 32) for length in lengths}) > 1
+    assert len({source_width(translator.model, length + 1) for length in lengths}) > 1
     return chosen
 
 
@@ -180,10 +181,16 @@ def test_a_decode_configuration_of_the_other_kind(tiny, translator):
 
 
 @pytest.mark.parametrize(
-    "length, longest, bucket", [(1, 32, 8), (8, 32, 8), (9, 32, 16), (25, 32, 32), (33, 40, 40), (600, 700, 700)]
+    "length, longest, prefix, width",
+    [
+        *((1, 32, 0, 8), (8, 32, 0, 8), (9, 32, 0, 16), (25, 32, 0, 32), (33, 40, 0, 40), (600, 700, 0, 700)),
+        # With [LENGTH] before it the source fills the bucket.
+        *((7, 32, 1, 7), (8, 32, 1, 15), (31, 32, 1, 31), (32, 32, 1, 32)),
+    ],
 )
-def test_source_buckets(length, longest, bucket):
-    assert source_bucket(length, longest) == bucket
+def test_source_widths(length, longest, prefix, width):
+    model = SimpleNamespace(max_source_length=longest, source_prefix=prefix)
+    assert source_width(model, length) == width
     assert tuple(sorted(SOURCE_BUCKETS)) == SOURCE_BUCKETS
 
 

@@ -18,10 +18,11 @@ from padir.benchmark.measure import Timing, take_turns
 from padir.benchmark.systems import Opened, System, open_systems
 from padir.benchmark.workloads import PreparedText, Request, Workload
 from padir.data.records import PreparedSet
+from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.run_directory import check_vocabulary, write_text
-from padir.translator import Translator, source_bucket
+from padir.translator import Translator, source_width
 
 Batch = tuple[Request, ...]
 
@@ -58,17 +59,23 @@ class Asked:
         """Arithmetic and traffic of what was computed for a batch, padding included."""
         model, rows = self.system.model, len(batch)
         network, source = model.network, self.source_width(batch)
-        encoded = source + (getattr(model, "length_predictor", None) == "token")
         steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
-        target = self.target_width(batch)
+        target, decode = self.target_width(batch), self.system.decode
         queries = 1 if self.system.is_autoregressive else target
         one_pass = flops.decoder_pass(network, hypotheses, queries, target, source, sources=rows)
-        once = flops.encode(network, rows, encoded) + flops.plan(network, rows, source, target)
-        return once + steps * one_pass
+        once = flops.encode(network, rows, source + model.source_prefix) + flops.plan(network, rows, source, target)
+        if self.system.is_autoregressive or decode.keep_hypotheses is decode.candidates is None:
+            return once + steps * one_pass
+        kept = hypotheses if decode.keep_hypotheses is None else rows * decode.keep_hypotheses
+        every = decode.candidates is None
+        later = flops.decoder_pass(network, kept, queries, target, source, sources=rows, logits=every)
+        if not every:
+            later += flops.candidate_logits(network, kept, target, shortcuts.count(decode.candidates))
+        return once + one_pass + (steps - 1) * later
 
     def source_width(self, batch: Batch) -> int:
         """Source tokens that a batch is padded to."""
-        return source_bucket(max(len(request.source) for request in batch), self.system.model.max_source_length)
+        return source_width(self.system.model, max(len(request.source) for request in batch))
 
     def target_width(self, batch: Batch) -> int:
         """Target tokens that a batch of known target lengths is padded to; of a text's, the source's stand for them."""

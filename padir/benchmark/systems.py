@@ -63,7 +63,7 @@ class Opened:
     def hypotheses(self) -> int:
         """Decoder rows per source."""
         if isinstance(self.decode, Refinement):
-            return self.decode.num_hypotheses * self.decode.length_beam * self.decode.parallel_starts
+            return self.decode.hypotheses_per_source
         return self.decode.rows_per_source
 
     def translator(self, name: str) -> Translator:

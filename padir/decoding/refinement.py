@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding import initial as starts
-from padir.decoding import ranking, remasking, replacement, stopping
+from padir.decoding import ranking, remasking, replacement, shortcuts, stopping
 from padir.decoding.callbacks import LogitsCallback, StateCallback
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
@@ -64,6 +65,11 @@ class Refinement:
       stop: when a row is finished before its steps are spent.
       rank: what orders the hypotheses of a source.
       drop_repeats: drop tokens that repeat their left neighbour after the last step (paper section 4.2.3).
+      keep_hypotheses: how many hypotheses of each source go on after the first step, those that `rank` puts first
+        then; None all. The others are not returned.
+      candidates: later steps choose at each position among the so many likeliest tokens of the first step there, and
+        those of the two neighbours, and need not compute the other logits; None among all tokens. Probabilities are
+        then estimates; see `shortcuts.candidates`.
       target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
         length is the one computed. The longest target of the model is always added.
       return_trace: keep every step of every hypothesis.
@@ -86,6 +92,8 @@ class Refinement:
     stop: StopPolicy = StopWhenUnchanged()
     rank: RankPolicy = RankByLogProbability()
     drop_repeats: bool = True
+    keep_hypotheses: int | None = None
+    candidates: int | None = None
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
     return_attentions: bool = False
@@ -113,10 +121,37 @@ class Refinement:
                 f"Refinement.parallel_starts: {self.parallel_starts} greedy hypotheses of one length from "
                 f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"
             )
+        self._check_shortcuts()
         if self.return_attentions and not self.return_trace:
             raise PadirError("Refinement.return_attentions: attentions are part of the trace; set return_trace, too")
         if self.t5x_compat:
             _check_t5x_compat(self)
+
+    def _check_shortcuts(self) -> None:
+        for name, most in (("keep_hypotheses", self.hypotheses_per_source), ("candidates", math.inf)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not 1 <= value <= most or value != int(value):
+                raise PadirError(
+                    f"Refinement.{name}: {value} is not None or a whole number "
+                    + (f"from 1 to the {most} hypotheses of a source" if most < math.inf else "of at least 1")
+                )
+            if self.t5x_compat:
+                raise PadirError(f"Refinement.t5x_compat does not reproduce {name}; set it to None")
+        if self.candidates is not None:
+            for wrong, what in (
+                (self.sampling.temperature > 0, "sampling at a temperature"),
+                (self.replace.needs_logits_sum, f"replace {type(self.replace).__name__}"),
+                (self.logits_callback is not None, "logits_callback"),
+            ):
+                if wrong:
+                    raise PadirError(f"Refinement.candidates: {what} needs all logits; leave one of the two out")
+
+    @property
+    def hypotheses_per_source(self) -> int:
+        """Decoder rows that a source takes in the first step."""
+        return self.num_hypotheses * self.length_beam * self.parallel_starts
 
     @functools.cached_property
     def steps_as_data(self) -> tuple[Refinement, tuple[np.int32, ...]]:
@@ -158,19 +193,32 @@ def refine(
       The final state. A row's `proposal` is what its last step wrote.
     """
     inside = length_mask(lengths, initial.shape[1])
+    state = initial_state(initial, live, config, logits_fn)
+    return go_on(logits_fn, state, initial, inside, config, num_steps, key=key, hypotheses=hypotheses)
+
+
+def go_on(
+    logits_fn: LogitsFn,
+    state: RefinementState,
+    initial: Array,
+    inside: Array,
+    config: Refinement,
+    num_steps: Array | None = None,
+    *,
+    key: Array | None = None,
+    hypotheses: int = 1,
+) -> RefinementState:
+    """The steps from `state` on; `inside` [N, L] bool marks positions within each length; see `refine`."""
     limit = config.num_steps if num_steps is None else num_steps
 
     def running(state: RefinementState) -> Array:
         return (state.step < limit) & ~state.done.all()
 
     def step(state: RefinementState) -> RefinementState:
-        if config.state_callback is not None:
-            state = config.state_callback(state)
-        return refinement_step(
-            logits_fn, state, initial, inside, config, num_steps=limit, key=key, hypotheses=hypotheses
-        )
+        new, _ = refinement_step(logits_fn, state, initial, inside, config, limit, key=key, hypotheses=hypotheses)
+        return new
 
-    state = jax.lax.while_loop(running, step, initial_state(initial, live, config, logits_fn))
+    state = jax.lax.while_loop(running, step, state)
     return state if config.state_callback is None else config.state_callback(state)
 
 
@@ -211,21 +259,25 @@ def refinement_step(
     initial: Array,
     inside: Array,
     config: Refinement,
+    limit: Array | int,
     *,
-    num_steps: Array | int | None = None,
     key: Array | None = None,
     hypotheses: int = 1,
-) -> RefinementState:
-    """One decoder pass over every row; `inside` [N, L] bool marks positions within each length; see `refine`."""
+) -> tuple[RefinementState, StepOutput]:
+    """One decoder pass over every row, of `limit` ones at most, and what it said; see `refine` and `go_on`."""
+    if config.state_callback is not None:
+        state = config.state_callback(state)
     output = as_output(logits_fn(state.tokens))
     output, logits_sum = with_callback(output, state, config)
-    proposal, log_probs = _draw(output.logits, state.step, config.sampling, key, hypotheses)
+    if output.candidates is None:
+        proposal, log_probs = _draw(output.logits, state.step, config.sampling, key, hypotheses)
+    else:
+        proposal, log_probs = shortcuts.choose(output.logits, output.candidates)
     proposal = jnp.where(inside, proposal, PAD_ID)
     log_probs = jnp.where(inside, log_probs, 0.0)
     if config.rewrite_only_remasked:
         proposal = jnp.where(state.remasked, proposal, state.proposal)
         log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
-    limit = config.num_steps if num_steps is None else num_steps
     remasked = config.remask(StepView(proposal, log_probs, inside, state.step, limit, output.rejecter_logits))
     tokens = jnp.where(remasked, config.replace(initial, state.tokens, logits_sum), proposal)
 
@@ -250,7 +302,7 @@ def refinement_step(
     if state.trace is not None:
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
         new = new.replace(trace=trace)
-    return new
+    return new, output
 
 
 def _settled(read: Array, next_tokens: Array, any_remasked: Array, config: Refinement) -> Array:

@@ -14,8 +14,12 @@ from padir.types import PAD_ID, Array, TokenIds
 
 def forbid_reserved(logits: Array, ids: TokenIds) -> Array:
     """Makes padding, MASK and every other id that no text can contain impossible: logits [..., V] → [..., V]."""
-    token = jnp.arange(logits.shape[-1])
-    return jnp.where((token != PAD_ID) & (token < ids.num_pieces), logits, -jnp.inf)
+    return forbid_tokens(logits, jnp.arange(logits.shape[-1]), ids)
+
+
+def forbid_tokens(logits: Array, tokens: Array, ids: TokenIds) -> Array:
+    """The same for logits [..., C] of chosen tokens, int32 and broadcastable to them."""
+    return jnp.where((tokens != PAD_ID) & (tokens < ids.num_pieces), logits, -jnp.inf)
 
 
 def log_probabilities(logits: Array, ids: TokenIds) -> Array:

@@ -10,17 +10,33 @@ from padir.types import Array
 
 
 @struct.dataclass
+class Candidates:
+    """The tokens that later steps choose among; see `shortcuts.candidates`.
+
+    Attributes:
+      tokens: [N, L, C] int32; a token may be there more than once.
+      log_rest: [N, L] float32, log-normaliser of all tokens' logits less that of the candidates' in the first step:
+        how much of the probability lay elsewhere, which later steps take to stay so.
+    """
+
+    tokens: Array
+    log_rest: Array
+
+
+@struct.dataclass
 class StepOutput:
     """What one decoder pass says; a stub in a test may return its logits alone.
 
     Attributes:
       logits: [N, L, V]; -inf forbids a token.
+      candidates: None where the logits are of all tokens; else they are [N, L, C], of these.
       rejecter_logits: [N, L] float32, above 0 where the rejecter would keep the token; None without one.
       self_attentions: [N, layers, H, L, L] float32, or None where nobody asked.
       cross_attentions: [N, layers, H, L, Ls] float32, or None where nobody asked.
     """
 
     logits: Array
+    candidates: Candidates | None = None
     rejecter_logits: Array | None = None
     self_attentions: Array | None = None
     cross_attentions: Array | None = None

@@ -74,6 +74,11 @@ class BaseModel:
     loss: LossConfig = LossConfig()
     freeze: tuple[str, ...] = ()
 
+    @property
+    def source_prefix(self) -> int:
+        """How many tokens the encoder reads before the source's own."""
+        return 0
+
     def __post_init__(self):
         # The vocabulary decides its own size; whoever builds a model names only the rest.
         sized = dataclasses.replace(self.network, vocab_size=self.ids.vocab_size)

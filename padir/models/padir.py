@@ -104,6 +104,11 @@ class PadirModel(BaseModel):
         self.corruption.check(self.ids, self.max_target_length)
 
     @property
+    def source_prefix(self) -> int:
+        """One for the [LENGTH] token."""
+        return 1 if self.length_predictor == "token" else 0
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """What `freeze` may name."""
         predictor = () if self.length_predictor == "oracle" else ("length_predictor",)

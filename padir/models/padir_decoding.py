@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
-from padir.decoding import t5x_compat
+from padir.decoding import shortcuts, t5x_compat
 from padir.decoding.length_beam import with_neighbours
-from padir.decoding.refinement import Refinement, drop_repeats, refine
-from padir.decoding.sampling import forbid_reserved
+from padir.decoding.refinement import LogitsFn, Refinement, drop_repeats, go_on, initial_state, refinement_step
+from padir.decoding.sampling import forbid_reserved, forbid_tokens
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
 from padir.length import top_lengths
@@ -145,31 +145,99 @@ def _hypothesis_lengths(model: BaseModel, config: Refinement, ranked: Array, liv
     return jnp.repeat(jnp.where(live[:, None], lengths, 1), config.parallel_starts, axis=1)
 
 
+@struct.dataclass
+class _Rows:
+    """The hypotheses that are being refined, N = B·K of them.
+
+    Attributes:
+      start: [N, L] int32, what each began with.
+      inside: [N, L] bool, positions within each length.
+      plan: what all steps share.
+      lengths, length_log_probs: [B, K], as in `_Job`.
+    """
+
+    start: Array
+    inside: Array
+    plan: DecodePlan
+    lengths: Array
+    length_log_probs: Array
+
+    def keep(self, rows: Array) -> _Rows:
+        """Some of them: rows [M] int32, as many of each source."""
+
+        def of_sources(field: Array) -> Array:
+            return field.reshape(-1)[rows].reshape(field.shape[0], -1)
+
+        return _Rows(
+            start=self.start[rows],
+            inside=self.inside[rows],
+            plan=self.plan.keep(rows),
+            lengths=of_sources(self.lengths),
+            length_log_probs=of_sources(self.length_log_probs),
+        )
+
+
 def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hypotheses:
     """Refines hypotheses whose lengths are all at most `bucket`."""
     module = model.module(job.params)
-    lengths = job.lengths.reshape(-1)
-    inside = length_mask(lengths, bucket)
     start_key, sampling_key = jax.random.split(job.key)
     start = _start(model, start_key, job.lengths, config)[:, :bucket]
     plan = module.network.plan(job.encoded, job.source, start)
+    inside = length_mask(job.lengths.reshape(-1), bucket)
+    rows = _Rows(start, inside, plan, job.lengths, job.length_log_probs)
 
     def step(tokens: Array) -> StepOutput:
         output = _decoder_pass(module, tokens, plan, config)
         return output.replace(logits=forbid_reserved(output.logits, model.ids))
 
-    live = jnp.repeat(job.live, job.lengths.shape[1])
-    hypotheses = job.lengths.shape[1]
-    state = refine(step, start, lengths, live, config, job.num_steps, key=sampling_key, hypotheses=hypotheses)
-    tokens = drop_repeats(state.proposal, inside) if config.drop_repeats else state.proposal
-    log_probs, counted = state.log_probs, inside
+    state = initial_state(start, jnp.repeat(job.live, job.lengths.shape[1]), config, step)
+    if config.keep_hypotheses is not None or config.candidates is not None:
+        step, state, rows = _after_first_step(model, module, job, config, step, state, rows, sampling_key)
+    hypotheses = rows.lengths.shape[1]
+    state = go_on(step, state, rows.start, rows.inside, config, job.num_steps, key=sampling_key, hypotheses=hypotheses)
+    tokens = drop_repeats(state.proposal, rows.inside) if config.drop_repeats else state.proposal
+    log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:
-        by_source = tokens.reshape(*job.lengths.shape, bucket)
+        by_source = tokens.reshape(*rows.lengths.shape, bucket)
         log_probs = job.rescorer.token_log_probs(job.source, by_source).reshape(tokens.shape)
         counted = tokens != PAD_ID
-    scores = config.rank(log_probs, counted, job.length_log_probs.reshape(-1)).reshape(job.lengths.shape)
+    scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     order = jnp.argsort(-scores, axis=-1, stable=True)
-    return _ranked(state, tokens, scores, job.lengths, order, model.max_target_length)
+    return _ranked(state, tokens, scores, rows.lengths, order, model.max_target_length)
+
+
+def _after_first_step(
+    model: BaseModel,
+    module: nnx.Module,
+    job: _Job,
+    config: Refinement,
+    step: LogitsFn,
+    state: RefinementState,
+    rows: _Rows,
+    key: Array,
+) -> tuple[LogitsFn, RefinementState, _Rows]:
+    """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
+    limit = config.num_steps if job.num_steps is None else job.num_steps
+    hypotheses = rows.lengths.shape[1]
+    state, output = refinement_step(step, state, rows.start, rows.inside, config, limit, key=key, hypotheses=hypotheses)
+    logits = output.logits
+    if config.keep_hypotheses is not None:
+        if config.keep_hypotheses > hypotheses:
+            raise PadirError(f"Refinement.keep_hypotheses: {config.keep_hypotheses} of {hypotheses} lengths given")
+        scores = config.rank(state.log_probs, rows.inside, rows.length_log_probs.reshape(-1))
+        kept = shortcuts.best_rows(scores.reshape(rows.lengths.shape), config.keep_hypotheses)
+        state, rows, logits = shortcuts.keep_rows(state, kept), rows.keep(kept), logits[kept]
+    chosen = None if config.candidates is None else shortcuts.candidates(logits, rows.inside, config.candidates)
+    embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
+
+    def later_step(tokens: Array) -> StepOutput:
+        output = _decoder_pass(module, tokens, rows.plan, config, embeddings)
+        if chosen is None:
+            return output.replace(logits=forbid_reserved(output.logits, model.ids))
+        allowed = forbid_tokens(output.logits, chosen.tokens, model.ids)
+        return output.replace(logits=allowed, candidates=chosen)
+
+    return later_step, state, rows
 
 
 def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypotheses:
@@ -200,10 +268,18 @@ def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> 
     return jnp.stack(starts, axis=1).reshape(lengths.size, -1)
 
 
-def _decoder_pass(module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement) -> StepOutput:
-    """One decoder pass, tokens [N, L] int32, and of what it makes as much as the configuration asks for."""
+def _decoder_pass(
+    module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement, candidates: Array | None = None
+) -> StepOutput:
+    """One decoder pass, tokens [N, L] int32, and of what it makes as much as the configuration asks for.
+
+    With `candidates`, embeddings [N, L, C, E] of tokens, the logits are of these only.
+    """
     output = module.network.decode(tokens, plan)
-    step = StepOutput(module.network.logits(output.hidden))
+    if candidates is None:
+        step = StepOutput(module.network.logits(output.hidden))
+    else:
+        step = StepOutput(module.network.candidate_logits(output.hidden, candidates))
     if config.remask.needs_rejecter:
         step = step.replace(rejecter_logits=module.rejecter(output.hidden))
     if config.return_attentions:

@@ -1,6 +1,7 @@
 """Requests are what their workload says, the same every time."""
 
 import gzip
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def test_fixed_lengths():
         assert request.source[-1] == EOS_ID and all(2 < token < 20 for token in request.source[:-1])
     assert len({request.source for request in requests}) == 3
     assert requests == FixedLengths(5, 7, num_requests=3, num_pieces=20).requests(8)
-    with pytest.raises(PadirError, match="FixedLengths: 5 to 9 tokens are more than the models' 8"):
+    with pytest.raises(PadirError, match="FixedLengths: source 5 or target 9 exceeds the models' 8"):
         FixedLengths(5, 9).requests(8)
     with pytest.raises(PadirError, match="FixedLengths.target: 0 is not at least 1"):
         FixedLengths(5, 0)
@@ -36,18 +37,20 @@ class TestParallelText:
         return {"sources": str(tmp_path / "source.txt"), "references": str(tmp_path / "reference.gz")}
 
     def test_lengths_of_pairs(self, files):
-        """With a piece for every letter lengths are letters, word boundaries and EOS: every pair keeps together."""
+        """Five of each of the four pairs; the longer its text, the longer each side, and sides stay together."""
         requests = ParallelText(**files, num_requests=100, num_pieces=11).requests(64)
-        assert len(requests) == 20
-        found = sorted((len(request.source), request.target_length) for request in requests)
-        by_letters = sorted((2 * len(a.split()) + 1, 2 * len(b.split()) + 1) for a, b in zip(self.SOURCES, self.REFERENCES))
-        np.testing.assert_allclose(np.corrcoef(np.array(found).T, np.array(by_letters).T)[:2, 2:].diagonal(), 1, atol=0.05)
+        pairs = Counter((len(request.source), request.target_length) for request in requests)
+        assert list(pairs.values()) == [5] * 4
+        # By source "b" < "a a a" < "a b c d e" < the longest; by reference "y" < "x y" < "x x x" < the longest.
+        targets = [target for _, target in sorted(pairs)]
+        assert np.argsort(targets).tolist() == [0, 2, 1, 3]
+        assert all(request.source[-1] == EOS_ID for request in requests)
 
     def test_what_is_too_long_is_passed_over_and_counted(self, files, capsys):
         every = ParallelText(**files, num_requests=100, num_pieces=11).requests(64)
         longest = max(max(len(request.source), request.target_length) for request in every)
         fewer = ParallelText(**files, num_requests=100, num_pieces=11).requests(longest - 1)
-        assert len(fewer) == 15 and f"passed over 5 pairs of over {longest - 1} tokens" in capsys.readouterr().err
+        assert len(fewer) == 15 and f"passed over 5 of 20 pairs: over {longest - 1} tokens" in capsys.readouterr().err
         with pytest.raises(PadirError, match="no pair fits into 1 tokens"):
             ParallelText(**files, num_pieces=11).requests(1)
 

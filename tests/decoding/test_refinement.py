@@ -436,6 +436,18 @@ class TestOptions:
                 r"Refinement.start: 'mask' is not a policy; choose one of StartWithMask\(\), StartWithMaskRange\(\), ",
             ),
             ({"remask": RemaskStutter}, r"Refinement.remask: RemaskStutter is not a policy; .* RemaskLinear\(\)"),
+            ({"candidates": 0}, "Refinement.candidates: 0 is not None or a whole number of at least 1"),
+            (
+                {"candidates": 4, "sampling": Sampling(1.0)},
+                "candidates: sampling at a temperature needs all logits",
+            ),
+            ({"candidates": 4, "replace": ReplaceWithSummedLogits()}, "Refinement.candidates: replace ReplaceWithSumm"),
+            ({"candidates": 4, "logits_callback": lambda logits, _: logits}, "Refinement.candidates: logits_callback"),
+            (
+                {"keep_hypotheses": 2},
+                "keep_hypotheses: 2 is not None or a whole number from 1 to the 1 ",
+            ),
+            ({"keep_hypotheses": 0, "num_hypotheses": 4}, "from 1 to the 4 hypotheses of a source"),
             ({"sampling": 0.5}, r"Refinement.sampling: 0.5 is not a policy; choose one of Sampling\(\)"),
         ],
     )
@@ -454,6 +466,8 @@ class TestOptions:
             ({"sampling": Sampling(0.5)}, "sampling at temperature 0.5; leave Sampling"),
             ({"rewrite_only_remasked": True}, "rewrite_only_remasked; set it to False"),
             ({"length_beam": 2}, "length_beam 2; choose an odd number"),
+            ({"candidates": 4}, "candidates; set it to None"),
+            ({"keep_hypotheses": 1, "num_hypotheses": 2}, "keep_hypotheses; set it to None"),
         ],
     )
     def test_what_the_release_does_not_have_is_refused(self, option, message):

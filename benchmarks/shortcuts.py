@@ -1,0 +1,85 @@
+"""What shortcuts after the first step cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR`.
+
+Translates a split with a trained PaDIR model, with 5 length hypotheses and with one, plainly and with candidates and
+pruning; every shortcut is tested against the plain decode of as many hypotheses by paired bootstrap. Prints a table
+and writes JSON. What they gain in time is what `padir benchmark latency --gin_file=bench/paper.gin` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from padir.benchmark.facts import run_facts
+from padir.data.records import PreparedSet
+from padir.decoding.refinement import Refinement
+from padir.evaluate import decode_examples, score
+from padir.metrics.quality import paired_bootstrap
+from padir.run_directory import check_vocabulary, write_text
+from padir.translator import load
+
+VARIANTS = {
+    "plain": {},
+    "candidates 4": {"candidates": 4},
+    "candidates 8": {"candidates": 8},
+    "candidates 16": {"candidates": 16},
+    "1 kept": {"keep_hypotheses": 1},
+    "2 kept": {"keep_hypotheses": 2},
+    "1 kept, candidates 8": {"keep_hypotheses": 1, "candidates": 8},
+}
+
+
+def main() -> None:
+    """Translates, scores, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run_dir", required=True)
+    parser.add_argument("--data_dir", required=True)
+    parser.add_argument("--output", required=True, help="JSON file to write")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--buckets", type=int, nargs="*", default=[16, 24, 32])
+    options = parser.parse_args()
+    translator = load(options.run_dir)
+    data = PreparedSet.open(options.data_dir)
+    check_vocabulary(data.vocabulary(), translator.vocabulary.hash, options.run_dir)
+    prepared = data.split(options.split)
+    examples = prepared.read(range(len(prepared)))
+    references = [example.target_text for example in examples]
+    rows, texts = {}, {}
+    for hypotheses in (1, 5):
+        plain = Refinement(options.steps, hypotheses, target_buckets=tuple(options.buckets))
+        for name, changes in VARIANTS.items():
+            if changes.get("keep_hypotheses", 1) > hypotheses or ("keep_hypotheses" in changes and hypotheses == 1):
+                continue
+            decode, key = dataclasses.replace(plain, **changes), f"{hypotheses} hypotheses, {name}"
+            translations = decode_examples(translator, examples, decode, batch_size=64, label=key)
+            texts[key] = [translation.text for translation in translations]
+            rows[key] = score(translations, examples, data.manifest.checker)
+            if changes:
+                compared = paired_bootstrap(texts[key], texts[f"{hypotheses} hypotheses, plain"], references)
+                rows[key]["against_plain"] = {metric: test.to_dict() for metric, test in compared.items()}
+                same = sum(a == b for a, b in zip(texts[key], texts[f"{hypotheses} hypotheses, plain"], strict=True))
+                rows[key]["unchanged"] = 100.0 * same / len(examples)
+    described = {"facts": run_facts(), "options": vars(options), "sentences": len(examples), "rows": rows}
+    write_text(Path(options.output), json.dumps(described, indent=2) + "\n")
+    print(_table(rows))
+
+
+def _table(rows: dict[str, dict]) -> str:
+    lines = [
+        "| decode | BLEU | chrF | valid % | unchanged % | p (BLEU) |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in rows.items():
+        valid = "–" if row.get("validity") is None else f"{row['validity']:.1f}"
+        against = row.get("against_plain", {}).get("bleu")
+        tested = f"{row['unchanged']:.1f} | {against['p_value']:.3f}" if against else "– | –"
+        lines.append(f"| {name} | {row['bleu']:.2f} | {row['chrf']:.2f} | {valid} | {tested} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

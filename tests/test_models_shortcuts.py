@@ -1,0 +1,135 @@
+"""Shortcuts in whole models against the plain way to the same result."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_models
+
+from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing, RemaskWorst
+from padir.decoding.stopping import StopNever
+from padir.errors import PadirError
+from padir.models import PadirModel
+from padir.network import NetworkConfig
+from padir.types import TokenIds
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+IDS = TokenIds(num_pieces=40)
+LONGEST = 14
+MODELS = {
+    tied: PadirModel(IDS, NetworkConfig(**tiny_models.SIZES | {"tied_logits": tied}), 16, LONGEST)
+    for tied in (True, False)
+}
+KEY = jax.random.key(0)
+decode = jax.jit(lambda model, *rest, **options: model.decode(*rest, **options), static_argnums=(0, 4))
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=["tied", "untied"])
+def model(request):
+    return MODELS[request.param]
+
+
+@pytest.fixture(scope="module")
+def params(model):
+    """Larger weights, so that choices are clear and vary."""
+    fresh = model.init(4)
+    return jax.tree_util.tree_map_with_path(lambda path, x: 2.0 * x if path[-1].key == "weight" else x, fresh)
+
+
+@pytest.fixture(scope="module")
+def sources():
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(3, IDS.num_pieces, (6, 7))
+    tokens[:, -1] = 1
+    return jnp.asarray(tokens, jnp.int32)
+
+
+def assert_same(found, expected):
+    for name in ("tokens", "predicted_lengths", "steps_run"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_pruned_hypotheses_are_as_if_they_had_never_been(model, params, sources, keep):
+    """The best after one step go on as they would have gone on alone."""
+    config = Refinement(num_steps=4, num_hypotheses=4, stop=StopNever(), drop_repeats=False, target_buckets=())
+    found = decode(model, params, sources, KEY, dataclasses.replace(config, keep_hypotheses=keep))
+    assert found.tokens.shape == (6, keep, LONGEST)
+    after_one = decode(model, params, sources, KEY, dataclasses.replace(config, num_steps=1))
+    lengths = after_one.predicted_lengths[:, :keep]
+    alone = dataclasses.replace(config, num_hypotheses=keep)
+    assert_same(found, decode(model, params, sources, KEY, alone, lengths=lengths))
+
+
+def test_a_trace_is_of_those_that_went_on(model, params, sources):
+    config = Refinement(num_steps=3, num_hypotheses=4, keep_hypotheses=2, return_trace=True, drop_repeats=False)
+    found = decode(model, params, sources, KEY, dataclasses.replace(config, stop=StopNever(), target_buckets=(8,)))
+    assert found.trace.proposals.shape == (3, 6, 2, LONGEST)
+    np.testing.assert_array_equal(found.trace.proposals[-1], found.tokens)
+
+
+def test_all_tokens_as_candidates_change_nothing(model, params, sources):
+    """Where nothing is left out, choices and log-probabilities are exact in every step."""
+    config = Refinement(num_steps=4, num_hypotheses=2, stop=StopNever(), remask=RemaskWorst(2), target_buckets=())
+    # All pieces but PAD are allowed.
+    every = dataclasses.replace(config, candidates=IDS.num_pieces - 1)
+    assert_same(decode(model, params, sources, KEY, every), decode(model, params, sources, KEY, config))
+
+
+def test_few_candidates_against_a_plain_loop(model, params, sources):
+    count, steps = 1, 6
+    plain = {"stop": StopNever(), "remask": RemaskNothing(), "drop_repeats": False, "target_buckets": ()}
+    found = decode(model, params, sources, KEY, Refinement(num_steps=steps, candidates=count, **plain))
+    network = model.module(params).network
+    encoded, _ = model.encode(params, sources)
+
+    @jax.jit
+    def logits_of(tokens):
+        plan = network.plan(encoded, sources, tokens)
+        logits = network.logits(network.decode(tokens, plan).hidden)
+        token = jnp.arange(logits.shape[-1])
+        return jnp.where((token > 0) & (token < IDS.num_pieces), logits, -jnp.inf)
+
+    lengths = np.asarray(found.predicted_lengths[:, 0])
+    inside = np.arange(LONGEST) < lengths[:, None]
+    tokens = np.where(inside, IDS.mask_id, 0)
+    tokens[np.arange(6), lengths - 1] = 1
+    logits = np.asarray(logits_of(jnp.asarray(tokens)), np.float64)
+    allowed, rest = {}, {}
+    for row, position in map(tuple, np.argwhere(inside)):
+        near = [p for p in (position - 1, position, position + 1) if 0 <= p < lengths[row]]
+        best = {int(token) for p in near for token in np.argsort(-logits[row, p], kind="stable")[:count]}
+        allowed[row, position] = sorted(best | {1})
+        among = np.logaddexp.reduce(logits[row, position, allowed[row, position]])
+        rest[row, position] = np.logaddexp.reduce(logits[row, position]) - among
+    scores, unlike = np.zeros((6, LONGEST)), 0
+    for step in range(steps):
+        logits = np.asarray(logits_of(jnp.asarray(tokens)), np.float64)
+        for where, tokens_there in allowed.items():
+            among = logits[where][tokens_there]
+            tokens[where] = tokens_there[among.argmax()]
+            scores[where] = among.max() - np.logaddexp.reduce(among) - rest[where]
+            unlike += tokens[where] != logits[where].argmax()
+        assert step or not unlike, "the first step is exact"
+    assert unlike, "some later step should want a token that is no candidate"
+    np.testing.assert_array_equal(found.tokens[:, 0], tokens)
+    np.testing.assert_allclose(found.scores[:, 0], scores.sum(-1) / lengths, atol=1e-3)
+
+
+def test_one_step_is_the_same_with_and_without(model, params, sources):
+    plain = Refinement(num_steps=1, num_hypotheses=3)
+    short = dataclasses.replace(plain, candidates=2, keep_hypotheses=1)
+    every = decode(model, params, sources, KEY, plain)
+    expected = jax.tree.map(lambda field: field[:, :1] if field.ndim else field, every)
+    assert_same(decode(model, params, sources, KEY, short), expected)
+
+
+def test_more_to_keep_than_lengths_given(model, params, sources):
+    config = Refinement(num_hypotheses=3, keep_hypotheses=2)
+    with pytest.raises(PadirError, match="Refinement.keep_hypotheses: 2 of 1 lengths given"):
+        model.decode(params, sources, KEY, config, lengths=jnp.full((6,), 5))
