@@ -9,6 +9,7 @@ import os
 import sys
 import textwrap
 import typing
+from typing import Any
 
 from padir import __version__
 from padir.errors import PadirError
@@ -25,6 +26,7 @@ SUMMARIES = {
     "benchmark roofline": "take a request apart and hold it against the machine's limits",
     "benchmark compare": "hold two results of benchmark latency against each other",
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
+    "theory": "draw the figures of the paper's theory and check its claims, exactly",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
     "export": "write a trained model as safetensors, for Hugging Face if it is autoregressive",
 }
@@ -48,6 +50,7 @@ EXAMPLES = {
     "benchmark roofline": "padir benchmark roofline --gin_file=bench/paper.gin --output=runs/roofline.json",
     "benchmark compare": "padir benchmark compare --before=runs/latency.json --after=runs/later.json",
     "demo": "padir demo --output_dir=demo",
+    "theory": "padir theory --output_dir=runs/theory --quick",
     "import": "padir import --source=t5-small --output_dir=runs/t5_small",
     "export": "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
 }
@@ -78,6 +81,7 @@ _FLAG_TYPES = {
     "int": int,
     "int | None": int,
     "float": float,
+    "bool": bool,
     "Sequence[str]": str,
 }
 
@@ -138,7 +142,7 @@ def configurable(command: str) -> str:
 
 
 def _flags(command: str) -> dict[str, inspect.Parameter]:
-    """Parameters of a command that are plain text or numbers."""
+    """Parameters of a command that are plain text, numbers or yes and no."""
     # Imported late, here and above: `padir --help` need not wait for JAX.
     from padir import config
 
@@ -189,15 +193,24 @@ def _add_flags(parser: argparse.ArgumentParser, command: str) -> None:
         "short for --gin.", f"each sets a parameter of {configurable(command)}; gin sets the others"
     )
     for name, parameter in _flags(command).items():
-        annotation = str(parameter.annotation)
         needed = parameter.default is parameter.empty
         group.add_argument(
             f"--{name}",
-            type=_FLAG_TYPES[annotation],
-            nargs="+" if annotation == "Sequence[str]" else None,
-            metavar=annotation.split()[0].upper() if annotation != "Sequence[str]" else "STR",
+            **_argument(str(parameter.annotation)),
             help="needed, here or in a gin file" if needed else f"default {parameter.default!r}",
         )
+
+
+def _argument(annotation: str) -> dict[str, Any]:
+    """How argparse reads a parameter of this type; bool makes --name and --no-name of it."""
+    if annotation == "bool":
+        return {"action": argparse.BooleanOptionalAction}
+    several = annotation == "Sequence[str]"
+    return {
+        "type": _FLAG_TYPES[annotation],
+        "nargs": "+" if several else None,
+        "metavar": "STR" if several else annotation.split()[0].upper(),
+    }
 
 
 def _epilog(command: str) -> str:

@@ -39,6 +39,7 @@ from padir.distributed import is_first
 from padir.errors import PadirError
 from padir.gin_statements import macros_in, reached_by, statements_of
 from padir.run_directory import write_text
+from padir.theory.run import theory
 
 # What each subcommand runs.
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "benchmark_roofline": roofline.roofline,
     "benchmark_compare": compare.compare,
     "demo": demo.demo,
+    "theory": theory,
     "import": convert.import_checkpoint,
     "export": convert.export_checkpoint,
 }
@@ -102,6 +104,7 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "benchmark_roofline": lambda given: f"{given['output']}.gin",
     "benchmark_compare": lambda given: None,
     "demo": lambda given: f"{given['report_dir']}/demo.gin",
+    "theory": lambda given: f"{given['output_dir']}/theory.gin",
     "import": lambda given: f"{given['output_dir']}/import.gin",
     "export": lambda given: f"{given['output_dir']}/export.gin",
 }

@@ -132,6 +132,14 @@ MISTAKES = {
         ["train", "--gin_file=runs/synthetic_ar.gin", "--gin.train.num_steps='x'"],
         "train.num_steps = 'x': expected int, found str",
     ),
+    "no such figure": (
+        ["theory", "--output_dir=out", "--figures", "figure_4_1", "figure_9"],
+        "theory.figures: no figure_9; there are figure_4_1, figure_4_2, theorems, figure_4_3, learned",
+    ),
+    "yes and no of another type": (
+        ["theory", "--output_dir=out", "--gin.theory.quick='yes'"],
+        "theory.quick = 'yes': expected bool, found str",
+    ),
     "bad format": (["translate", "--run_dir=x", "--output_format=csv"], "choose lines or jsonl"),
 }
 
@@ -201,6 +209,14 @@ def test_several_inputs(padir, monkeypatch):
     assert status == 0
     assert seen["translate.inputs"] == "['a', 'b.gz']"
     assert eval(seen["translate.run_dir"]) == "it's"
+
+
+@pytest.mark.parametrize("flag, bound", [(["--quick"], "True"), (["--no-quick"], "False"), ([], None)])
+def test_yes_and_no(padir, monkeypatch, flag, bound):
+    seen = {}
+    monkeypatch.setattr(config, "run", lambda command: seen.update(config._statements()))
+    assert padir("theory", "--output_dir=x", *flag)[0] == 0
+    assert seen.get("theory.quick") == bound
 
 
 def test_version_and_overview(padir):

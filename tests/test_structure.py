@@ -27,6 +27,7 @@ LAYERS = (
         "phases",
         "demo",
         "report",
+        "theory",
     ),
     ("gin_statements", "config", "cli"),
 )

@@ -1,0 +1,108 @@
+"""The clique of (4.6), counted: exact chains on its number of +1 spins, for cliques of any size (layer 8).
+
+With one field h and one coupling J in the clique, its spins are alike, and the spins outside are independent of it.
+Both samplers then treat a clique with m spins at +1 the same whichever these are and whatever the outside holds, so m
+is a Markov chain of its own (an exact lumping), on 0..|C|. R_1 is m = |C| and R_{-1} is m = 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.errors import PadirError
+from padir.theory.ising import require_float64
+
+
+def log_binomials(n: int) -> np.ndarray:
+    """log C(i, j) for i, j in 0..n: [n + 1, n + 1]; -inf where it is 0."""
+    rows = [[math.log(math.comb(i, j)) if j <= i else -math.inf for j in range(n + 1)] for i in range(n + 1)]
+    return np.array(rows)
+
+
+def block_overlaps(n: int, clique: int, k: int) -> np.ndarray:
+    """P(|K ∩ C| = j) for a uniform block of k of n spins, j = 0..clique: [clique + 1]."""
+    if not 2 <= clique <= n or not 1 <= k <= n:
+        raise PadirError(f"blocks of {k} and a clique of {clique} among {n} spins: both take at most {n}")
+    # Python's whole numbers: the binomials of thousands of spins are larger than any float.
+    total = math.comb(n, k)
+    return np.array([math.comb(clique, j) * math.comb(n - clique, k - j) / total if j <= k else 0.0
+                     for j in range(clique + 1)])  # fmt: skip
+
+
+def log_weights(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
+    """log of p(x) up to a constant for one clique state with m spins at +1: [clique + 1].
+
+    The sum S of its spins is 2m - |C|; the pairs' products add up to (S² - |C|) / 2.
+    """
+    require_float64()
+    total = 2.0 * jnp.arange(clique + 1) - clique
+    return field * total + coupling * (total**2 - clique) / 2.0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def mode_probability(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
+    """P(R_1): what a block that holds the whole clique reaches R_1 with, from any state."""
+    return jnp.exp(jax.nn.log_softmax(log_weights(clique, coupling, field) + log_binomials(clique)[clique])[-1])
+
+
+def k_gibbs(n: int, clique: int, k: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
+    """k-Gibbs on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.10)."""
+    return block_gibbs(clique, jnp.asarray(block_overlaps(n, clique, k)), coupling, field)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: jax.Array) -> jax.Array:
+    """Redraws j spins of the clique, all sets of j alike, with probability overlaps[j]: [clique + 1, clique + 1].
+
+    The c - j others hold r of the m spins at +1, hypergeometrically, and the j are redrawn together: m' of all are +1
+    with probability ∝ C(j, m' - r) exp(log_weights[m']).
+    """
+    number = np.arange(clique + 1)
+    choose = jnp.asarray(log_binomials(clique))
+    weights = log_weights(clique, coupling, field)
+    before, rest = number[:, None], number[None, :]
+    plus = number[None, :] - number[:, None]
+
+    def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        j, chance = one
+        # [m, r]: of the c - j spins that stay, r are +1.
+        stay = clique - j - rest
+        possible = (rest <= before) & (stay >= 0) & (stay <= clique - before)
+        kept = choose[before, rest] + choose[clique - before, jnp.clip(stay, 0, clique)] - choose[clique, clique - j]
+        # [r, m']: the j redrawn hold m' - r.
+        logits = jnp.where((plus >= 0) & (plus <= j), choose[j, np.clip(plus, 0, clique)], -jnp.inf) + weights
+        return total + chance * jnp.where(possible, jnp.exp(kept), 0.0) @ jax.nn.softmax(logits, axis=1), None
+
+    return jax.lax.scan(add, jnp.zeros((clique + 1, clique + 1)), (jnp.asarray(number), overlaps))[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def independent_parallel(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
+    """The independent parallel sampler on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.11).
+
+    Of m spins at +1 each sees the others sum to 2m - 1 - c, of the c - m at -1 each sees 2m + 1 - c; so the next number
+    is the sum of two independent binomial ones.
+    """
+    size = clique + 1
+    choose = log_binomials(clique)
+    before = jnp.arange(size)[:, None]
+    number = np.arange(size)
+
+    def binomial(trials: jax.Array, log_odds: jax.Array) -> jax.Array:
+        # [m, number]: log P(number of +1 among `trials`), -inf beyond the trials.
+        log_prob = jnp.asarray(choose)[trials, number] + number * jax.nn.log_sigmoid(log_odds)
+        failures = jnp.maximum(trials - number, 0)
+        return jnp.where(number <= trials, log_prob + failures * jax.nn.log_sigmoid(-log_odds), -jnp.inf)
+
+    log_odds = 2.0 * field + 2.0 * coupling * (2.0 * before - clique)
+    stay = binomial(before, log_odds - 2.0 * coupling)
+    turn = binomial(clique - before, log_odds + 2.0 * coupling)
+    # P(m, m') = Σ_a stay[m, a] turn[m, m' - a].
+    gap = number[None, :] - number[:, None]
+    shifted = jnp.where(gap >= 0, turn[:, np.clip(gap, 0, clique)], -jnp.inf)
+    return jnp.sum(jnp.exp(stay[:, :, None] + shifted), axis=1)

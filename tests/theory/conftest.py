@@ -1,0 +1,9 @@
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def float64(quick_compiles):
+    """The theory computes in float64; the other tests must not."""
+    with jax.enable_x64(True):
+        yield
