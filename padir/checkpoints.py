@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import jax
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
+from padir.distributed import first_process, say
 from padir.errors import PadirError
 from padir.sharding import replicated
 from padir.train_state import TrainState
@@ -20,6 +22,10 @@ FOLDER = "checkpoints"
 
 def _is_not_about_reading(record: logging.LogRecord) -> bool:
     return "read_only" not in record.getMessage() and "read only" not in record.getMessage()
+
+
+class DamagedCheckpointError(PadirError):
+    """A checkpoint that is there and cannot be read."""
 
 
 class Checkpointer:
@@ -55,6 +61,30 @@ class Checkpointer:
     def latest_step(self) -> int | None:
         """The newest step saved, or None."""
         return self._manager.latest_step()
+
+    def restore_newest(self, like: TrainState) -> TrainState | None:
+        """Restores the newest state that is whole; None if none was saved.
+
+        Damaged checkpoints are named and set aside, as `damaged_<step>`, so that the run can write them anew.
+
+        Args:
+          like: a state of the same shapes and shardings (its values are not read).
+
+        Raises:
+          PadirError: there are checkpoints, and all are damaged; or the newest is of another model or optimizer.
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in steps:
+            try:
+                return self.restore(like, step)
+            except DamagedCheckpointError as error:
+                aside = self._folder / f"damaged_{step}"
+                say(f"{error}; it is set aside as {aside.name}, and the one before it is tried")
+                _set_aside(self._folder / str(step), aside)
+                self._manager.reload()
+        if steps:
+            raise PadirError(f"{self._folder}: every checkpoint is damaged; start again in another run_dir")
+        return None
 
     def save(self, state: TrainState) -> None:
         """Starts saving `state` under its step; a step already saved is left as it is."""
@@ -99,17 +129,18 @@ class Checkpointer:
         folder = self._folder / str(step)
         try:
             # Before anything is read: Orbax would read every other array first, or leave half of them behind.
-            _check_shapes(folder, self._manager.item_metadata(step)["params"], params)
+            saved = self._manager.item_metadata(step)
+            _check_shapes(folder, saved["params"], params, "model")
+            if "progress" in others:
+                _check_shapes(folder, saved["progress"], others["progress"].item, "optimizer")
             return self._manager.restore(
                 step, args=ocp.args.Composite(params=ocp.args.StandardRestore(params), **others)
             )
         except (ValueError, KeyError, FileNotFoundError) as error:
             if isinstance(error, PadirError):
                 raise
-            raise PadirError(
-                f"{folder}: cannot be restored; it is damaged, or was saved with another optimizer "
-                f"({str(error).strip().splitlines()[0][:300]})"
-            ) from error
+            reason = str(error).strip().splitlines()[0][:300]
+            raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
 
     def close(self) -> None:
         """Waits for saves under way and frees the manager's threads."""
@@ -123,10 +154,17 @@ class Checkpointer:
         self.close()
 
 
-def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree) -> None:
-    """Refuses a checkpoint of another model, naming the parameters that differ; None: its index is damaged."""
+@first_process
+def _set_aside(folder: Path, aside: Path) -> None:
+    if aside.exists():
+        shutil.rmtree(aside)
+    folder.rename(aside)
+
+
+def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree, what: str) -> None:
+    """Refuses a checkpoint of another model or optimizer, naming the arrays that differ; None: its index is damaged."""
     if saved is None:
-        raise PadirError(f"{folder}: cannot be restored; it is damaged (its index cannot be read)")
+        raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged (its index cannot be read)")
 
     def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -142,4 +180,4 @@ def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree) -> None:
     differences += [f"{name} is unknown here" for name in sorted(there.keys() - here.keys())]
     if differences:
         more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise PadirError(f"{folder}: saved by another model: {'; '.join(differences[:3])}{more}")
+        raise PadirError(f"{folder}: saved by another {what}: {'; '.join(differences[:3])}{more}")

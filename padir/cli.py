@@ -12,7 +12,7 @@ import typing
 from typing import Any
 
 from padir import __version__
-from padir.errors import PadirError
+from padir.errors import PREEMPTED_STATUS, PadirError, Preempted
 
 SUMMARIES = {
     "prepare": "run a Seqio task once and write it as an ArrayRecord set",
@@ -28,6 +28,7 @@ SUMMARIES = {
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
     "theory": "draw the figures of the paper's theory and check its claims, exactly",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
+    "checkpoint": "say what a checkpoint holds: step, parameters, hashes",
     "export": "write a trained model as safetensors, for Hugging Face if it is autoregressive",
 }
 
@@ -52,6 +53,7 @@ EXAMPLES = {
     "demo": "padir demo --output_dir=demo",
     "theory": "padir theory --output_dir=runs/theory --quick",
     "import": "padir import --source=t5-small --output_dir=runs/t5_small",
+    "checkpoint": "padir checkpoint --path=runs/ar",
     "export": "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
 }
 
@@ -91,7 +93,10 @@ _GROUPS = {name.split()[0] for name in SUMMARIES if " " in name}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one subcommand; returns the exit status (2: the user can mend it, and one line says how)."""
+    """Runs one subcommand; returns the exit status.
+
+    2: the user can mend it, and one line says how. 75: told to stop, saved, to be started again.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = joined(arguments)
     chosen = arguments[0] if arguments else None
@@ -106,6 +111,9 @@ def main(arguments: list[str] | None = None) -> int:
     except PadirError as error:
         print(f"padir {options.command}: {error}", file=sys.stderr)
         return 2
+    except Preempted as error:
+        print(f"padir {options.command}: {error}; the same command goes on from there", file=sys.stderr)
+        return PREEMPTED_STATUS
     except KeyboardInterrupt:
         print(f"padir {options.command}: interrupted", file=sys.stderr)
         return 130

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gin
-from padir import convert, demo, distill, evaluate, models, network, optimizers, train, translate
+from padir import convert, demo, describe_checkpoint, distill, evaluate, models, network, optimizers, train, translate
 from padir.benchmark import compare, latency, roofline, systems, throughput, workloads
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
@@ -57,6 +57,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "theory": theory,
     "import": convert.import_checkpoint,
     "export": convert.export_checkpoint,
+    "checkpoint": describe_checkpoint.describe_checkpoint,
 }
 
 # What gin files can make with @NAME().
@@ -107,6 +108,7 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "theory": lambda given: f"{given['output_dir']}/theory.gin",
     "import": lambda given: f"{given['output_dir']}/import.gin",
     "export": lambda given: f"{given['output_dir']}/export.gin",
+    "checkpoint": lambda given: None,
 }
 
 

@@ -1,4 +1,4 @@
-"""The one exception type that means "the user can fix this" (layer 0)."""
+"""What ends a command other than success or a defect (layer 0)."""
 
 
 class PadirError(ValueError):
@@ -7,3 +7,14 @@ class PadirError(ValueError):
     The `padir` command prints the message as one line and exits with status 2; any other
     exception is a defect of ours and keeps its traceback.
     """
+
+
+class Preempted(Exception):
+    """The job was told to stop, has saved, and ends; the same command goes on from there.
+
+    The `padir` command prints the message and exits with `PREEMPTED_STATUS`.
+    """
+
+
+# EX_TEMPFAIL of sysexits.h: try again later.
+PREEMPTED_STATUS = 75

@@ -22,10 +22,11 @@ from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, diff
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.distributed import first_process, is_first, say
-from padir.errors import PadirError
+from padir.errors import PadirError, Preempted
 from padir.metrics.writers import MetricWriter
 from padir.models import Batch, Metrics, Model
 from padir.optimizers import OptimizerConfig
+from padir.preemption import Preemption
 from padir.progress import progress
 from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_model
 from padir.train_state import TrainState, create_train_state
@@ -109,6 +110,7 @@ def train(
 
     Raises:
       PadirError: anything the user can mend; also a loss that is not finite.
+      Preempted: SIGTERM came; the state is saved, and the same call goes on from there.
     """
     data = _open_or_prepare(data_dir, task, settings)
     built = model(TokenIds(data.vocabulary().num_pieces))
@@ -161,11 +163,13 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
     check_shared(run.run_dir)
     state = create_train_state(run.model, updates, run.seed, mesh)
     with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
-        start_step = checkpointer.latest_step()
-        finished = start_step is not None and start_step >= run.num_steps
-        check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
-        if start_step is not None:
-            state = checkpointer.restore(state)
+        latest = checkpointer.latest_step()
+        finished = latest is not None and latest >= run.num_steps
+        check_settings(run.run_dir, run.settings(), latest, may_change=MAY_CHANGE, read_only=finished)
+        restored = checkpointer.restore_newest(state)
+        start_step = None if restored is None else int(restored.step)
+        if restored is not None:
+            state, finished = restored, start_step >= run.num_steps
             verb = "finished before," if finished else "resuming"
             say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         elif initialize_from is not None:
@@ -198,7 +202,8 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
     )
     steps = CompiledSteps(step_fn)
     window = MetricWindow(steps)
-    with progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first()) as bar:
+    bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
+    with bar, Preemption() as preemption:
         for batch in batches:
             state, metrics = steps(state, sharding.place_batch(model_features(batch), mesh))
             step += 1
@@ -208,6 +213,11 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
                 step == run.num_steps or _due(step, every)
                 for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
             )
+            if preemption.due(step) and step < run.num_steps:
+                # First what the steps since the last interval came to: it says whether they are worth saving.
+                writer.write(step, window.finish(step))
+                checkpointer.save(state)
+                raise Preempted(f"{run.run_dir}: told to stop; saved at step {step} of {run.num_steps}")
             # An interval ends whenever the loop is about to do something else, so that is never timed as training.
             if log or evaluate or checkpoint:
                 written = window.finish(step)

@@ -246,6 +246,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "benchmark_throughput": "file.gin",
         "benchmark_roofline": "file.gin",
         "benchmark_compare": None,
+        "checkpoint": None,
         "demo": "report/demo.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",

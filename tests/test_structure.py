@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
-    ("types", "rng", "sharding", "errors", "progress", "line_files", "host_memory", "distributed"),
+    ("types", "rng", "sharding", "errors", "progress", "line_files", "host_memory", "preemption", "distributed"),
     ("masks", "layers", "attention", "cache"),
     ("network", "length", "flops"),
     ("corruption", "losses"),
@@ -17,6 +17,7 @@ LAYERS = (
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
     (
         "convert",
+        "describe_checkpoint",
         "warm_start",
         "train",
         "evaluate",

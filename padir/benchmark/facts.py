@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+# What a result depends on: not the results that lie in the checkout, too.
+_CODE = ("padir", "gin", "tasks")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 
 
@@ -42,7 +44,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout this code runs from, '+changes' if it differs; '' outside a checkout."""
+    """The commit of the checkout this code runs from, '+changes' if its code differs; '' outside a checkout."""
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
@@ -51,6 +53,6 @@ def _commit() -> str:
         ).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", *_CODE) else "")
     except (OSError, subprocess.CalledProcessError):
         return ""

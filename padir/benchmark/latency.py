@@ -118,12 +118,12 @@ def latency(
     """
     if min(batch_size, repeats) < 1:
         raise PadirError(f"benchmark latency: batch_size {batch_size} and repeats {repeats} must be at least 1")
-    before = os.getloadavg()
+    facts = run_facts()
     asked = ask(systems, workload, num_pieces)
     batches = batched(workload, asked, batch_size)
     timings = take_turns(asked, batches, repeats=repeats, seed=seed, shape=shape_of(asked))
     result = {
-        "facts": run_facts() | {"load_average_before": list(before)},
+        "facts": facts | {"load_average_after": list(os.getloadavg())},
         "workload": repr(workload),
         "batch_size": batch_size,
         "requests": describe_requests(batches),

@@ -73,7 +73,7 @@ def roofline(
     Raises:
       PadirError: a system that cannot be opened, or lengths that its model does not allow.
     """
-    before = os.getloadavg()
+    facts = run_facts()
     opened = open_systems(systems, num_pieces)
     phases: dict[tuple[str, str], Phase] = {}
     for name, system in opened.items():
@@ -93,7 +93,7 @@ def roofline(
     rates = {count: _rate(machine["machine", f"{count} rows"], seconds["machine", f"{count} rows"]) for count in rows}
     read = machine["machine", "read"].cost.bytes / _median(seconds["machine", "read"])
     result = {
-        "facts": run_facts() | {"load_average_before": list(before)},
+        "facts": facts | {"load_average_after": list(os.getloadavg())},
         "source": source,
         "target": target,
         "machine": {

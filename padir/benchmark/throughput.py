@@ -52,7 +52,7 @@ def throughput(
         raise PadirError(
             f"benchmark throughput: batch_sizes {tuple(batch_sizes)} must ascend from 1, repeats be positive"
         )
-    before = os.getloadavg()
+    facts = run_facts()
     asked = ask(systems, workload, num_pieces)
     fitting = dict(asked)
     described: dict[str, Any] = {name: {"decode": repr(it.system.decode), "batches": {}} for name, it in asked.items()}
@@ -65,7 +65,7 @@ def throughput(
         for name, timing in timings.items():
             described[name]["batches"][size] = _describe(timing, size, batches, fitting[name])
     result = {
-        "facts": run_facts() | {"load_average_before": list(before)},
+        "facts": facts | {"load_average_after": list(os.getloadavg())},
         "workload": repr(workload),
         "requests": describe_requests(batched(workload, asked, 1)),
         "systems": described,

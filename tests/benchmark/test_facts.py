@@ -26,9 +26,11 @@ def test_the_commit_says_whether_the_checkout_differs(monkeypatch, tmp_path):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert facts._commit() == ""
     git("init", "-q")
-    (tmp_path / "file").write_text("one")
+    (tmp_path / "padir" / "file").write_text("one")
     git("add", ".")
     git("commit", "-qm", "one")
     assert facts._commit() == git("rev-parse", "HEAD")
-    (tmp_path / "file").write_text("two")
+    (tmp_path / "result.json").write_text("{}")
+    assert facts._commit() == git("rev-parse", "HEAD"), "a result is no code"
+    (tmp_path / "padir" / "file").write_text("two")
     assert facts._commit() == git("rev-parse", "HEAD") + "+changes"

@@ -64,7 +64,7 @@ def test_what_is_written(measured):
         "mean_target_tokens": 9,
         "max_target_tokens": 9,
     }
-    assert len(result["facts"]["load_average_before"]) == len(result["facts"]["load_average"]) == 3
+    assert len(result["facts"]["load_average_after"]) == len(result["facts"]["load_average"]) == 3
     first = result["systems"]["greedy"]["latency_ms"]["median"]
     for system in result["systems"].values():
         found = system["latency_ms"]
