@@ -140,3 +140,54 @@ def test_damage_is_named(tmp_path, mesh, damaged):
         pytest.raises(PadirError, match=r"checkpoints/2: cannot be restored; it is damaged"),
     ):
         checkpointer.restore(state_of(0, mesh))
+
+
+class TestTheNewestWhole:
+    @staticmethod
+    def damage(folder, step):
+        for path in (folder / "checkpoints" / str(step) / "params").rglob("_METADATA"):
+            path.write_bytes(path.read_bytes()[:7])
+
+    def test_the_one_before_is_used_and_the_step_can_be_saved_again(self, tmp_path, mesh, capfd):
+        for step in (2, 4, 6):
+            save(tmp_path, mesh, step)
+        self.damage(tmp_path, 4)
+        self.damage(tmp_path, 6)
+        with Checkpointer(tmp_path) as checkpointer:
+            assert_equal(checkpointer.restore_newest(state_of(0, mesh)), state_of(2, mesh))
+            assert checkpointer.latest_step() == 2
+            checkpointer.save(state_of(4, mesh))
+        said = capfd.readouterr().err
+        for step in (4, 6):
+            assert f"checkpoints/{step}: cannot be restored; it is damaged" in said
+            assert f"it is set aside as damaged_{step}, and the one before it is tried" in said
+            assert (tmp_path / "checkpoints" / f"damaged_{step}").is_dir()
+        with Checkpointer(tmp_path, read_only=True) as checkpointer:
+            assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(4, mesh))
+
+    def test_none_was_saved(self, tmp_path, mesh):
+        with Checkpointer(tmp_path) as checkpointer:
+            assert checkpointer.restore_newest(state_of(0, mesh)) is None
+
+    def test_training_does_not_start_over_where_all_are_damaged(self, tmp_path, mesh):
+        save(tmp_path, mesh, 2)
+        self.damage(tmp_path, 2)
+        with (
+            Checkpointer(tmp_path) as checkpointer,
+            pytest.raises(PadirError, match="every checkpoint is damaged; sta"),
+        ):
+            checkpointer.restore_newest(state_of(0, mesh))
+
+    def test_one_of_another_model_is_refused_not_set_aside(self, tmp_path, mesh):
+        save(tmp_path, mesh, 2)
+        with Checkpointer(tmp_path) as checkpointer, pytest.raises(PadirError, match="2: saved by another model"):
+            checkpointer.restore_newest(state_of(0, mesh, {"other": (3,)}))
+        assert (tmp_path / "checkpoints" / "2").is_dir()
+
+    def test_one_of_another_optimizer_is_refused_not_set_aside(self, tmp_path, mesh):
+        save(tmp_path, mesh, 2)
+        like = state_of(0, mesh)
+        like = like.replace(opt_state={"momentum": like.opt_state})
+        with Checkpointer(tmp_path) as checkpointer, pytest.raises(PadirError, match="2: saved by another optimizer"):
+            checkpointer.restore_newest(like)
+        assert (tmp_path / "checkpoints" / "2").is_dir()

@@ -12,6 +12,7 @@ from padir import __version__, cli, config
 from padir.data.manifest import Manifest
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
+from padir.errors import Preempted
 
 
 @pytest.fixture
@@ -200,6 +201,15 @@ def test_flags_are_the_plain_parameters():
     flags = ["run_dir", "inputs", "output", "output_format", "rejects", "rescore_with", "batch_size", "seed"]
     assert list(cli._flags("translate")) == flags
     assert "decode" not in cli._flags("evaluate") and "limit" in cli._flags("distill")
+
+
+def test_a_job_that_was_told_to_stop_says_so_and_exits_with_75(padir, monkeypatch):
+    def stop(command):
+        raise Preempted("runs/ar: told to stop; saved at step 5 of 12")
+
+    monkeypatch.setattr(config, "run", stop)
+    message = "padir translate: runs/ar: told to stop; saved at step 5 of 12; the same command goes on from there\n"
+    assert padir("translate", "--run_dir=x") == (75, "", message)
 
 
 def test_several_inputs(padir, monkeypatch):

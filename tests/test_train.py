@@ -100,7 +100,7 @@ import jax, numpy as np
 from tiny_runs import Tiny
 from padir.checkpoints import Checkpointer
 from padir.layers import rebucketed
-from padir.train import Cadence
+from padir.train import Cadence, MetricWindow
 tiny = Tiny({data!r}, None, None)
 save = Checkpointer.save
 def save_and_die(self, state):
@@ -109,6 +109,13 @@ def save_and_die(self, state):
         self._manager.wait_until_finished()
     if int(state.step) == 8:
         os.kill(os.getpid(), signal.SIGKILL)  # While the second save is being written.
+add = MetricWindow.add
+seen = []
+def add_and_be_told(self, metrics):
+    add(self, metrics)
+    seen.append(metrics)
+    if len(seen) == 5:
+        os.kill(os.getpid(), signal.SIGTERM)
 def train(run_dir):
     state = tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=0, checkpoint=4))
     leaves = jax.tree.leaves(jax.device_get(state))
@@ -116,14 +123,18 @@ def train(run_dir):
 """
 
 
-def test_a_killed_run_ends_as_if_it_never_had_been(tiny, run_python, tmp_path, request):
-    """SIGKILL in the middle of a save, then again from the start of the command: bit-identical, TensorFlow-free."""
+def test_a_stopped_run_ends_as_if_it_never_had_been(tiny, run_python, tmp_path, request):
+    """SIGKILL in the middle of a save, or SIGTERM; then the same command again: bit-identical, TensorFlow-free."""
     prelude = _TRAIN.format(root=str(request.config.rootpath), data=str(tiny.data))
     killed = run_python(prelude + "Checkpointer.save = save_and_die\ntrain(sys.argv[1])", tmp_path / "killed")
     assert killed.returncode == -9, killed.stderr.decode()
     with Checkpointer(tmp_path / "killed", read_only=True) as checkpointer:
         assert checkpointer.latest_step() in (4, 8)
         resumed_from = checkpointer.latest_step()
+    told = run_python(prelude + "MetricWindow.add = add_and_be_told\ntrain(sys.argv[1])", tmp_path / "told")
+    assert f"Preempted: {tmp_path / 'told'}: told to stop; saved at step 5 of 12" in told.stderr.decode()
+    with Checkpointer(tmp_path / "told", read_only=True) as checkpointer:
+        assert checkpointer.latest_step() == 5, "no step may be lost"
 
     done = run_python(
         prelude
@@ -131,18 +142,24 @@ def test_a_killed_run_ends_as_if_it_never_had_been(tiny, run_python, tmp_path, r
         + "found = sorted({'tensorflow', 'seqio', 'tensorflow_text', 'clu'} & set(sys.modules))\n"
         + "print(json.dumps([digests, found]))",
         tmp_path / "killed",
+        tmp_path / "told",
         tmp_path / "straight",
     )
     assert done.returncode == 0, done.stderr.decode()
-    (resumed, straight), tensorflow = json.loads(done.stdout.splitlines()[-1])
-    assert resumed == straight
+    (after_kill, after_term, straight), tensorflow = json.loads(done.stdout.splitlines()[-1])
+    assert after_kill == after_term == straight
     assert tensorflow == []
     assert f"killed: resuming at step {resumed_from} of 12" in done.stderr.decode()
     # The metrics file has every interval once, with the same losses.
-    lines = {name: read_metrics(tmp_path / name / "metrics" / "metrics.jsonl") for name in ("killed", "straight")}
+    names = ("killed", "told", "straight")
+    lines = {name: read_metrics(tmp_path / name / "metrics" / "metrics.jsonl") for name in names}
     losses = {name: [(line["step"], line["train/loss"]) for line in rows] for name, rows in lines.items()}
     assert losses["killed"] == losses["straight"]
     assert [step for step, _ in losses["straight"]] == [2, 4, 6, 8, 10, 12]
+    # Where SIGTERM came an interval ends, and the next is as much shorter.
+    assert [step for step, _ in losses["told"]] == [2, 4, 5, 6, 8, 10, 12]
+    both = np.mean([loss for step, loss in losses["told"] if step in (5, 6)])
+    assert both == pytest.approx(dict(losses["straight"])[6], rel=1e-6)
 
 
 def test_the_command_prepares_a_missing_set_in_a_process_of_its_own(run_python, tmp_path):
