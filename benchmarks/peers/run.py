@@ -1,0 +1,150 @@
+"""Latency of other engines' T5 at paper size: `python benchmarks/peers/run.py --output peers_cpu.json`.
+
+Hugging Face Transformers and CTranslate2 (float32 and int8), greedy and beam 5, on one T5 with random weights of the
+size of `gin/models/paper_base_ar.gin`; 32 source tokens to exactly 32 target tokens, batch 1, ids to ids. They take
+turns in a random order in this process, which needs an environment of its own:
+
+  python -m venv peers && peers/bin/pip install -r benchmarks/peers/requirements.txt
+
+Weights are random: none of them may end early, and all write 32 tokens, as `gin/bench/fixed_32.gin` has ours do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+import ctranslate2
+import torch
+import transformers
+from tokenizers import Tokenizer, models
+
+VOCAB = 32_128
+CONFIG = {
+    "vocab_size": VOCAB,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_decoder_layers": 6,
+    "num_heads": 8,
+    "feed_forward_proj": "relu",
+    "tie_word_embeddings": True,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+def main() -> None:
+    """Builds the model, converts it, measures, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", required=True, help="JSON file to write")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--length", type=int, default=32, help="of source and target")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    before = os.getloadavg()
+    with tempfile.TemporaryDirectory() as folder:
+        systems = _systems(Path(folder), options.length, options.threads)
+        for answer in systems.values():
+            answer()
+            answer()
+        samples: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(options.repeats):
+            for name in random.sample(list(systems), len(systems)):
+                began = time.perf_counter()
+                systems[name]()
+                samples[name].append(1e3 * (time.perf_counter() - began))
+    packages = ("torch", "transformers", "ctranslate2")
+    result = {
+        "facts": {
+            "platform": platform.platform(),
+            "cpu_count": os.cpu_count(),
+            "threads": options.threads,
+            "load_average": list(before),
+            "load_average_after": list(os.getloadavg()),
+            "versions": {name: metadata.version(name) for name in packages},
+        },
+        "length": options.length,
+        "systems": {
+            name: {"n": len(found), "median": statistics.median(found), "min": min(found), "max": max(found)}
+            for name, found in samples.items()
+        },
+    }
+    Path(options.output).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for name, found in result["systems"].items():
+        print(f"{name}: median {found['median']:.1f} ms, fastest {found['min']:.1f} (n = {found['n']})")
+
+
+def _systems(folder: Path, length: int, threads: int) -> dict:
+    """By name, a function that answers one request and checks that it wrote `length` tokens."""
+    torch.manual_seed(0)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**CONFIG)).eval()
+    model.save_pretrained(folder / "t5")
+    _tokenizer().save_pretrained(folder / "t5")
+    ids = [random.randrange(3, VOCAB) for _ in range(length - 1)] + [1]
+    source = torch.tensor([ids])
+
+    def transformers_generate(beams: int):
+        options = {"num_beams": beams, "min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
+
+        def answer() -> None:
+            with torch.inference_mode():
+                found = model.generate(source, **options)
+            # The start token comes before what is written.
+            assert found.shape == (1, length + 1), found.shape
+
+        return answer
+
+    systems = {f"Transformers float32, {name}": transformers_generate(beams) for name, beams in _SEARCHES.items()}
+    pieces = [_piece(token) for token in ids]
+    for kind in ("float32", "int8"):
+        converter = ctranslate2.converters.TransformersConverter(str(folder / "t5"))
+        converter.convert(str(folder / kind), quantization=kind)
+        translator = ctranslate2.Translator(str(folder / kind), compute_type=kind, intra_threads=threads)
+        for name, beams in _SEARCHES.items():
+            systems[f"CTranslate2 {kind}, {name}"] = _ctranslate2(translator, pieces, length, beams)
+    return systems
+
+
+_SEARCHES = {"greedy": 1, "beam 5": 5}
+
+
+def _ctranslate2(translator: ctranslate2.Translator, pieces: list[str], length: int, beams: int):
+    options = {"beam_size": beams, "min_decoding_length": length, "max_decoding_length": length}
+
+    def answer() -> None:
+        found = translator.translate_batch([pieces], **options)
+        assert len(found[0].hypotheses[0]) == length, len(found[0].hypotheses[0])
+
+    return answer
+
+
+def _piece(token: int) -> str:
+    return {0: "<pad>", 1: "</s>", 2: "<unk>"}.get(token, f"piece{token}")
+
+
+def _tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """One made-up piece for every id: converters want a vocabulary."""
+    vocabulary = [(_piece(token), -float(token)) for token in range(VOCAB)]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.Unigram(vocabulary, unk_id=2)),
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+    )
+
+
+if __name__ == "__main__":
+    main()
