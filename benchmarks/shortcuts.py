@@ -23,11 +23,9 @@ from padir.translator import load
 
 VARIANTS = {
     "plain": {},
-    "candidates 4": {"candidates": 4},
     "candidates 8": {"candidates": 8},
     "candidates 16": {"candidates": 16},
     "1 kept": {"keep_hypotheses": 1},
-    "2 kept": {"keep_hypotheses": 2},
     "1 kept, candidates 8": {"keep_hypotheses": 1, "candidates": 8},
 }
 
@@ -40,13 +38,14 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--split", default="test")
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--buckets", type=int, nargs="*", default=[16, 24, 32])
+    parser.add_argument("--sentences", type=int, default=1000, help="the first so many of the split")
+    parser.add_argument("--buckets", type=int, nargs="*", default=[32])
     options = parser.parse_args()
     translator = load(options.run_dir)
     data = PreparedSet.open(options.data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, options.run_dir)
     prepared = data.split(options.split)
-    examples = prepared.read(range(len(prepared)))
+    examples = prepared.read(range(min(options.sentences, len(prepared))))
     references = [example.target_text for example in examples]
     rows, texts = {}, {}
     for hypotheses in (1, 5):
