@@ -180,3 +180,19 @@ def run_python(compilation_cache):
         return subprocess.run(command, cwd=cwd, input=input, capture_output=True, env=environment)
 
     return run
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Every figure that is saved."""
+    from matplotlib.figure import Figure
+
+    saved = []
+    save = Figure.savefig
+
+    def savefig(self, *arguments, **options):
+        saved.append(self)
+        save(self, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return saved

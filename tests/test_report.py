@@ -1,8 +1,6 @@
 """The table and the page say what the results hold; the pictures show it."""
 
 import numpy as np
-import pytest
-from matplotlib.figure import Figure
 
 from padir import report
 from padir.decoding.state import Trace
@@ -22,20 +20,6 @@ SYSTEMS = {
     }
     for name, bleu, validity in (("AR greedy", 50.06, 97.0), ("PaDIR", 49.94, 96.0))
 }
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Every figure that is saved."""
-    saved = []
-    save = Figure.savefig
-
-    def savefig(self, *arguments, **options):
-        saved.append(self)
-        save(self, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return saved
 
 
 def test_table():

@@ -14,7 +14,7 @@ import numpy as np
 
 from padir import flops
 from padir.benchmark.facts import run_facts
-from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened, System, open_systems
 from padir.decoding.sampling import greedy
 from padir.errors import PadirError
@@ -89,13 +89,14 @@ def roofline(
         repeats=repeats,
         seed=seed,
     )
-    seconds = {key: timings[" / ".join(key)] for key in everything}
-    rates = {count: _rate(machine["machine", f"{count} rows"], seconds["machine", f"{count} rows"]) for count in rows}
-    read = machine["machine", "read"].cost.bytes / _median(seconds["machine", "read"])
+    seconds = {key: float(np.median(timings[" / ".join(key)].samples)) / 1e3 for key in everything}
+    rates = {count: machine[key].cost.flops / seconds[key] for count in rows if (key := ("machine", f"{count} rows"))}
+    read = machine["machine", "read"].cost.bytes / seconds["machine", "read"]
     result = {
         "facts": facts | {"load_average_after": list(os.getloadavg())},
         "source": source,
         "target": target,
+        "repeats": repeats,
         "machine": {
             "gflops_per_second_by_rows": {count: rate / 1e9 for count, rate in rates.items()},
             "read_gigabytes_per_second": read / 1e9,
@@ -103,21 +104,24 @@ def roofline(
         "systems": {name: {} for name in opened},
     }
     for (name, label), phase in phases.items():
-        taken = _median(seconds[name, label])
-        bound = max(phase.cost.flops / rates[phase.rows], phase.cost.bytes / read)
-        result["systems"][name][label] = {
-            "ms": 1e3 * taken,
-            "rows": phase.rows,
-            "gflops": phase.cost.flops / 1e9,
-            "gflops_per_second": phase.cost.flops / taken / 1e9,
-            "gigabytes_per_second": phase.cost.bytes / taken / 1e9,
-            "bound_ms": 1e3 * bound,
-            "of_bound": bound / taken,
-            "n": len(seconds[name, label].samples),
-        }
+        result["systems"][name][label] = _against(phase, seconds[name, label], rates[phase.rows], read)
     write_text(output, json.dumps(result, indent=2) + "\n")
     print(roofline_table(result))
     return result
+
+
+def _against(phase: Phase, seconds: float, flops_rate: float, read_rate: float) -> dict[str, float]:
+    """What a phase achieved in `seconds`, and its bound at operations and bytes a second of the machine."""
+    bound = max(phase.cost.flops / flops_rate, phase.cost.bytes / read_rate)
+    return {
+        "ms": 1e3 * seconds,
+        "rows": phase.rows,
+        "gflops": phase.cost.flops / 1e9,
+        "gflops_per_second": phase.cost.flops / seconds / 1e9,
+        "gigabytes_per_second": phase.cost.bytes / seconds / 1e9,
+        "bound_ms": 1e3 * bound,
+        "of_bound": bound / seconds,
+    }
 
 
 def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
@@ -184,14 +188,6 @@ def _read() -> Phase:
     # A sum, not a copy: a decode reads weights and writes little, and fresh pages to write to cost more than reading.
     block = jnp.ones((_READ // 2048, 2048), jnp.float32)
     return Phase(_timed(lambda x: x.sum(axis=0), block), flops.Cost(0, 4 * _READ), 0)
-
-
-def _rate(phase: Phase, timing: Timing) -> float:
-    return phase.cost.flops / _median(timing)
-
-
-def _median(timing: Timing) -> float:
-    return float(np.median(timing.samples)) / 1e3
 
 
 def roofline_table(result: dict[str, Any]) -> str:

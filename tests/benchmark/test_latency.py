@@ -224,7 +224,7 @@ def test_roofline(tmp_path):
     for found in result["systems"].values():
         for phase in found.values():
             assert phase["gflops_per_second"] == pytest.approx(phase["gflops"] / phase["ms"] * 1e3)
-            assert phase["of_bound"] == pytest.approx(phase["bound_ms"] / phase["ms"]) and phase["n"] == 3
+            assert phase["of_bound"] == pytest.approx(phase["bound_ms"] / phase["ms"])
         assert found["step: logits"]["gflops"] < found["step"]["gflops"]
     assert roofline_table(result).count("\n") == 2 + 8
     with pytest.raises(PadirError, match="40 to 9 tokens are not what system 'beam' takes"):

@@ -2,28 +2,19 @@
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from padir.benchmark import pictures
 from padir.benchmark.measure import Timing
 
 
 @pytest.fixture
-def lines(monkeypatch, tmp_path):
+def lines(figures, tmp_path):
     """Returns draw(function, *arguments) → {label: (x, y)} of the figure that is saved."""
-    saved = []
-    save = Figure.savefig
-
-    def savefig(self, *arguments, **options):
-        saved.append(self)
-        save(self, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
 
     def draw(function, *arguments):
         function(tmp_path / "x.png", *arguments)
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-        (figure,) = saved
+        (figure,) = figures
         found = figure.axes[0].lines
         return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in found}
 
