@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import jax
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
-from padir.distributed import first_process, say
 from padir.errors import PadirError
 from padir.sharding import replicated
 from padir.train_state import TrainState
@@ -65,25 +65,34 @@ class Checkpointer:
     def restore_newest(self, like: TrainState) -> TrainState | None:
         """Restores the newest state that is whole; None if none was saved.
 
-        Damaged checkpoints are named and set aside, as `damaged_<step>`, so that the run can write them anew.
+        Damaged checkpoints that are newer are named and set aside, as `damaged_<step>`, so that the run can write them
+        anew. Of several processes that might not all see the same damage: there the newest must be whole.
 
         Args:
           like: a state of the same shapes and shardings (its values are not read).
 
         Raises:
-          PadirError: there are checkpoints, and all are damaged; or the newest is of another model or optimizer.
+          PadirError: no checkpoint is whole; or the newest is of another model or optimizer.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
+        alone, damaged = jax.process_count() == 1, {}
         for step in steps:
             try:
-                return self.restore(like, step)
+                restored = self.restore(like, step)
             except DamagedCheckpointError as error:
-                aside = self._folder / f"damaged_{step}"
-                say(f"{error}; it is set aside as {aside.name}, and the one before it is tried")
-                _set_aside(self._folder / str(step), aside)
+                if not alone or step == steps[-1]:
+                    raise
+                damaged[step] = error
+                continue
+            # Only now that there is one to go on from.
+            for other, error in damaged.items():
+                print(f"{error}; it is set aside as damaged_{other}", file=sys.stderr)
+                aside = self._folder / f"damaged_{other}"
+                shutil.rmtree(aside, ignore_errors=True)
+                (self._folder / str(other)).rename(aside)
+            if damaged:
                 self._manager.reload()
-        if steps:
-            raise PadirError(f"{self._folder}: every checkpoint is damaged; start again in another run_dir")
+            return restored
         return None
 
     def save(self, state: TrainState) -> None:
@@ -152,13 +161,6 @@ class Checkpointer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-@first_process
-def _set_aside(folder: Path, aside: Path) -> None:
-    if aside.exists():
-        shutil.rmtree(aside)
-    folder.rename(aside)
 
 
 def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree, what: str) -> None:

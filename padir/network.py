@@ -315,11 +315,11 @@ class EncoderDecoder(nnx.Module):
     def candidate_embeddings(self, tokens: Array) -> Array:
         """What `candidate_logits` takes of tokens [..., C] int32: their rows of the output table, [..., C, E]."""
         table = self.token_embedder.embedding if self.config.tied_logits else self.logits_dense.weight
-        return jnp.take(table[...], tokens, axis=0)
+        return jnp.take(table[...], tokens, axis=0).astype(jnp.dtype(self.config.dtype))
 
     def candidate_logits(self, hidden: Array, embeddings: Array) -> Array:
         """`logits` of a few tokens: hidden [N, Lt, E], embeddings [N, Lt, C, E] → [N, Lt, C] float32."""
-        products = jnp.einsum("nle,nlce->nlc", hidden.astype(jnp.float32), embeddings.astype(jnp.float32))
+        products = jnp.einsum("nle,nlce->nlc", hidden, embeddings, preferred_element_type=jnp.dtype("float32"))
         return products / math.sqrt(self.config.embed_dim) if self.config.tied_logits else products
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:

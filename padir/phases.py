@@ -27,7 +27,7 @@ class Phases:
             self._state = json.loads(self._path.read_text(encoding="utf-8"))
             if self._state["config"] != described:
                 raise PadirError(
-                    f"{directory}: holds a demo with other settings; choose another output_dir or delete this one"
+                    f"{directory}: holds a run with other settings; choose another output_dir or delete this one"
                 )
 
     @property
@@ -36,7 +36,7 @@ class Phases:
         return self._state["seconds"]
 
     def run(self, name: str, work: Callable[[], Any]) -> None:
-        """Does `work` unless an earlier start of this demo has finished it."""
+        """Does `work` unless an earlier start has finished it."""
         if name in self.seconds:
             print(f"[{name}] done before ({self.seconds[name]:.0f} s)", file=sys.stderr)
             return

@@ -163,13 +163,12 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
     check_shared(run.run_dir)
     state = create_train_state(run.model, updates, run.seed, mesh)
     with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
-        latest = checkpointer.latest_step()
-        finished = latest is not None and latest >= run.num_steps
-        check_settings(run.run_dir, run.settings(), latest, may_change=MAY_CHANGE, read_only=finished)
         restored = checkpointer.restore_newest(state)
         start_step = None if restored is None else int(restored.step)
+        finished = restored is not None and start_step >= run.num_steps
+        check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
         if restored is not None:
-            state, finished = restored, start_step >= run.num_steps
+            state = restored
             verb = "finished before," if finished else "resuming"
             say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         elif initialize_from is not None:
@@ -213,7 +212,7 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
                 step == run.num_steps or _due(step, every)
                 for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
             )
-            if preemption.due(step) and step < run.num_steps:
+            if preemption.told and step < run.num_steps:
                 # First what the steps since the last interval came to: it says whether they are worth saving.
                 writer.write(step, window.finish(step))
                 checkpointer.save(state)

@@ -138,8 +138,7 @@ class Decoder:
 
         `lengths` as in `translate_ids`; of a parallel decode it may be several of each target.
         """
-        ways = self._mesh.devices.size
-        rows = ways * _power_of_two(-(-len(sources) // ways))
+        rows, ways = self.padded_rows(len(sources)), self._mesh.devices.size
         longest = max(map(len, sources))
         if longest > self.model.max_source_length:
             raise PadirError(
@@ -155,11 +154,19 @@ class Decoder:
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
         given = {}
         if lengths is not None:
-            given["lengths"] = np.ones((rows, *np.shape(lengths)[1:]), np.int32)
+            shape = np.shape(lengths)
+            if shape[:1] != (len(sources),) or len(shape) > (1 if isinstance(self.model, AutoregressiveModel) else 2):
+                raise PadirError(f"lengths of shape {shape} are not one for each of {len(sources)} sources")
+            given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
         program = _program(self.model, decode, self._structure)
         packed, trace = program(self._leaves, placed, self._key, *steps, **given)
         return _unpack(np.asarray(packed), trace)
+
+    def padded_rows(self, sources: int) -> int:
+        """Rows that a batch of so many sources is padded to: a power of two on every device."""
+        ways = self._mesh.devices.size
+        return ways * _power_of_two(-(-sources // ways))
 
     def checked(self, decode: DecodeConfig | None) -> DecodeConfig:
         """`decode`, or the default for None; raises PadirError if this model cannot decode so."""
@@ -317,7 +324,7 @@ def check_batch_size(batch_size: int) -> None:
 def source_width(model: Model, length: int) -> int:
     """What a source of `length` tokens is padded to.
 
-    With the tokens that the encoder reads before it, it fills a bucket: a product of 33 rows takes as long as of 48.
+    With the tokens that the encoder reads before it, it fills a bucket: 33 rows take an encoder as long as 48.
     """
     longest = model.max_source_length
     widths = (bucket - model.source_prefix for bucket in SOURCE_BUCKETS)

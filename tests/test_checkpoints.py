@@ -160,7 +160,7 @@ class TestTheNewestWhole:
         said = capfd.readouterr().err
         for step in (4, 6):
             assert f"checkpoints/{step}: cannot be restored; it is damaged" in said
-            assert f"it is set aside as damaged_{step}, and the one before it is tried" in said
+            assert f"it is set aside as damaged_{step}\n" in said
             assert (tmp_path / "checkpoints" / f"damaged_{step}").is_dir()
         with Checkpointer(tmp_path, read_only=True) as checkpointer:
             assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(4, mesh))
@@ -170,13 +170,25 @@ class TestTheNewestWhole:
             assert checkpointer.restore_newest(state_of(0, mesh)) is None
 
     def test_training_does_not_start_over_where_all_are_damaged(self, tmp_path, mesh):
-        save(tmp_path, mesh, 2)
-        self.damage(tmp_path, 2)
-        with (
-            Checkpointer(tmp_path) as checkpointer,
-            pytest.raises(PadirError, match="every checkpoint is damaged; sta"),
-        ):
-            checkpointer.restore_newest(state_of(0, mesh))
+        """Not the second time either: nothing is moved unless there is one to go on from."""
+        for step in (2, 4):
+            save(tmp_path, mesh, step)
+            self.damage(tmp_path, step)
+        for _ in range(2):
+            with Checkpointer(tmp_path) as checkpointer, pytest.raises(PadirError, match="2: cannot be restored; it"):
+                checkpointer.restore_newest(state_of(0, mesh))
+        assert (tmp_path / "checkpoints" / "4").is_dir()
+
+    def test_of_several_processes_none_moves_anything(self, tmp_path, mesh, monkeypatch):
+        for step in (2, 4):
+            save(tmp_path, mesh, step)
+        self.damage(tmp_path, 4)
+        with Checkpointer(tmp_path) as checkpointer:
+            monkeypatch.setattr(jax, "process_count", lambda: 2)
+            with pytest.raises(PadirError, match="4: cannot be restored; it is damaged"):
+                checkpointer.restore_newest(state_of(0, mesh))
+            monkeypatch.undo()
+        assert (tmp_path / "checkpoints" / "4").is_dir()
 
     def test_one_of_another_model_is_refused_not_set_aside(self, tmp_path, mesh):
         save(tmp_path, mesh, 2)

@@ -134,7 +134,7 @@ def test_started_again_it_trains_nothing(made, monkeypatch, capsys):
 
 
 def test_other_settings_need_another_folder(made):
-    with pytest.raises(PadirError, match="holds a demo with other settings"):
+    with pytest.raises(PadirError, match="holds a run with other settings"):
         demo(
             output_dir=str(made / "demo"),
             config=dataclasses.replace(CONFIG, ambiguity=0.25),

@@ -51,6 +51,13 @@ def test_an_oracle_is_told_the_lengths_of_the_references(tiny, examples):
         oracle.translate(["Peter helps a dog."], DECODE)
 
 
+def test_lengths_of_another_number(tiny):
+    translator = padir.load(tiny.ar)
+    for lengths in ([3], [[3, 4], [3, 4]]):
+        with pytest.raises(PadirError, match=r"lengths of shape .* are not one for each of 2 sources"):
+            translator.decode_ids([[5, 1], [6, 1]], translator.checked(None), lengths)
+
+
 def read(folder, name):
     lines = (folder / f"{name}.txt").read_text(encoding="utf-8").split("\n")
     assert lines.pop() == ""

@@ -129,6 +129,11 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
     assert_same(decode(model, params, sources, KEY, short), expected)
 
 
+def test_more_candidates_than_pieces(model, params, sources):
+    with pytest.raises(PadirError, match="Refinement.candidates: 40 is not below the 40 pieces there are"):
+        model.decode(params, sources, KEY, Refinement(candidates=40))
+
+
 def test_more_to_keep_than_lengths_given(model, params, sources):
     config = Refinement(num_hypotheses=3, keep_hypotheses=2)
     with pytest.raises(PadirError, match="Refinement.keep_hypotheses: 2 of 1 lengths given"):

@@ -90,6 +90,7 @@ def main() -> None:
 def _systems(folder: Path, length: int, threads: int) -> dict:
     """By name, a function that answers one request and checks that it wrote `length` tokens."""
     torch.manual_seed(0)
+    random.seed(0)
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**CONFIG)).eval()
     model.save_pretrained(folder / "t5")
     _tokenizer().save_pretrained(folder / "t5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from padir.data.records import PreparedSet
 from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.models import DecodeConfig
 from padir.run_directory import check_vocabulary, write_text
 from padir.translator import Translator, source_width
 
@@ -33,7 +35,7 @@ class Asked:
 
     Attributes:
       name, system: which.
-      steps: by batch, decoder passes that were run.
+      steps: by batch, decoder passes that were run; for text, those of the best hypotheses.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Asked:
 
     def cost(self, batch: Batch) -> flops.Cost:
         """Arithmetic and traffic of what was computed for a batch, padding included."""
-        model, rows = self.system.model, len(batch)
+        model, rows = self.system.model, self.system.decoder.padded_rows(len(batch))
         network, source = model.network, self.source_width(batch)
         steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
         target, decode = self.target_width(batch), self.system.decode
@@ -83,7 +85,8 @@ class Asked:
         if self.system.is_autoregressive:
             return decode.max_length(self.source_width(batch), model.max_target_length)
         longest = max(request.target_length or len(request.source) for request in batch)
-        return next((bucket for bucket in decode.target_buckets if bucket >= longest), model.max_target_length)
+        buckets = (bucket for bucket in decode.target_buckets if longest <= bucket < model.max_target_length)
+        return next(buckets, model.max_target_length)
 
 
 def latency(
@@ -157,6 +160,9 @@ def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> lis
     requests = workload.requests(min(min(model.max_source_length, model.max_target_length) for model in models))
     if not requests:
         raise PadirError(f"{workload}: has no request that every system can take")
+    largest, pieces = max(max(request.source) for request in requests), min(model.ids.num_pieces for model in models)
+    if largest >= pieces:
+        raise PadirError(f"{workload}: asks about id {largest}, and a system has {pieces} pieces; lower its num_pieces")
     if len(requests) < batch_size:
         requests = [requests[index % len(requests)] for index in range(batch_size)]
     whole = len(requests) // batch_size * batch_size
@@ -206,18 +212,19 @@ def describe_systems(
             waste = _waste(batches, it.target_width, lambda request: request.target_length)
             described[system.name]["target_padding"] = waste
         if isinstance(it.system.decoder, Translator) and batches[0][0].text is not None:
-            described[system.name]["text_ms"] = text_times(it.system.decoder, batches)
+            described[system.name]["text_ms"] = text_times(it.system.decoder, it.system.decode, batches)
         if system.quality is not None:
             described[system.name]["bleu"] = _bleu(system.quality)
     return described
 
 
-def text_times(translator: Translator, batches: Sequence[Batch], repeats: int = 20) -> dict[str, float]:
-    """Median milliseconds of tokenising and detokenising a batch, both part of a text's latency."""
-    from time import perf_counter
-
+def text_times(
+    translator: Translator, decode: DecodeConfig, batches: Sequence[Batch], repeats: int = 20
+) -> dict[str, float]:
+    """Median milliseconds of tokenising a batch and detokenising its translations, both part of a text's latency."""
     texts = [[request.text for request in batch] for batch in batches]
-    ids = [[list(request.source) for request in batch] for batch in batches]
+    found = [translator.decode_ids([request.source for request in batch], decode) for batch in batches]
+    ids = [each.tokens[: len(batch), 0].tolist() for each, batch in zip(found, batches, strict=True)]
     steps = {
         "tokenise": lambda index: [translator.tokenize(text) for text in texts[index]],
         "detokenise": lambda index: [translator.vocabulary.decode(each) for each in ids[index]],
@@ -227,9 +234,9 @@ def text_times(translator: Translator, batches: Sequence[Batch], repeats: int = 
         samples = []
         for index in range(len(batches)):
             for _ in range(repeats):
-                began = perf_counter()
+                began = time.perf_counter()
                 step(index)
-                samples.append(1e3 * (perf_counter() - began))
+                samples.append(1e3 * (time.perf_counter() - began))
         found[name] = float(np.median(samples))
     return found
 

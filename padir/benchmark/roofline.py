@@ -21,6 +21,7 @@ from padir.errors import PadirError
 from padir.layers import project
 from padir.models import AutoregressiveModel
 from padir.run_directory import write_text
+from padir.translator import source_width
 from padir.types import UNK_ID, Array, PyTree
 
 # The plain product: rows by as many different weights [2048, 512] as no cache holds (100 MB of float32).
@@ -125,7 +126,11 @@ def _against(phase: Phase, seconds: float, flops_rate: float, read_rate: float) 
 
 
 def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
-    """The phases of a batch-1 request: encode, plan, one decoder step, and of that the logits."""
+    """The phases of a batch-1 request: encode, plan, one decoder step, and of that the logits.
+
+    Source and target are padded as a request's are: the source to its bucket; the target is taken as one.
+    """
+    source = source_width(system.model, source)
     model, params, hypotheses = system.model, system.decoder.params, system.hypotheses
     network, causal = model.network, isinstance(model, AutoregressiveModel)
     tokens = jnp.full((1, source), UNK_ID + 1, jnp.int32)

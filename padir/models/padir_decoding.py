@@ -75,12 +75,16 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False) -
     """Refuses a configuration that this model cannot decode with.
 
     Raises:
-      PadirError: more hypotheses than lengths, a rejecter's policy without a rejecter, or a rescorer with
-        `t5x_compat`.
+      PadirError: more hypotheses than lengths or candidates than pieces, a rejecter's policy without a rejecter, or a
+        rescorer with `t5x_compat`.
     """
     if has_rescorer and config.t5x_compat:
         raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     _check_lengths("Refinement.num_hypotheses", config.num_hypotheses, config, model.max_target_length)
+    if config.candidates is not None and config.candidates >= model.ids.num_pieces:
+        raise PadirError(
+            f"Refinement.candidates: {config.candidates} is not below the {model.ids.num_pieces} pieces there are"
+        )
     if config.remask.needs_rejecter and not model.rejecter:
         raise PadirError("Refinement.remask: RemaskRejected needs a model trained with PadirModel.rejecter = True")
 
