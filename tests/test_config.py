@@ -102,7 +102,7 @@ def test_an_unknown_policy_lists_the_known_ones(tmp_path):
     """Wherever it stands; where no policy is meant, the name alone is told."""
     file = tmp_path / "decode.gin"
     file.write_text("Refinement.stop = @StopSoon()\n")
-    known = "choose @StopWhenUnchanged() or @StopNever() or @StopWhenConfident()"
+    known = "choose @StopWhenUnchanged() or @StopWhenConfident() or @StopNever()"
     for message in (failure([], ["Refinement.stop=@StopSoon()"]), failure([str(file)], [])):
         assert "'@StopSoon()'" in message and message.endswith(f"; {known}")
     assert "choose" not in failure([], ["train.run_dir=@StopSoon()"])
@@ -247,6 +247,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "benchmark_roofline": "file.gin",
         "benchmark_compare": None,
         "checkpoint": None,
+        "theory": "out/theory.gin",
         "demo": "report/demo.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",
