@@ -83,9 +83,8 @@ def evaluate(
       name: what to call this system; names the two files.
       decode: how to decode; the model's default if None.
       rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
-      split: which split.
-      baseline: a text file of another system's hypotheses, one a line (the .txt of another evaluation), to
-        compare with by sacreBLEU's paired bootstrap.
+      split: of the set.
+      baseline: another evaluation's .txt, one hypothesis a line, to compare with by paired bootstrap.
       batch_size: sentences decoded at a time.
       tokenize: sacreBLEU's tokenizer.
       seed: of decoding, where it is random.

@@ -76,11 +76,7 @@ def roofline(
     """
     facts = run_facts()
     opened = open_systems(systems, num_pieces)
-    phases: dict[tuple[str, str], Phase] = {}
-    for name, system in opened.items():
-        if not 0 < source < system.model.max_source_length or not 0 < target <= system.model.max_target_length:
-            raise PadirError(f"benchmark roofline: {source} to {target} tokens are not what system {name!r} takes")
-        phases |= {(name, phase): each for phase, each in phases_of(system, source, target).items()}
+    phases = _all_phases(opened, source, target)
     rows = sorted({phase.rows for phase in phases.values()})
     machine = {("machine", f"{count} rows"): _product(count) for count in rows} | {("machine", "read"): _read()}
     everything = machine | phases
@@ -109,6 +105,16 @@ def roofline(
     write_text(output, json.dumps(result, indent=2) + "\n")
     print(roofline_table(result))
     return result
+
+
+def _all_phases(opened: dict[str, Opened], source: int, target: int) -> dict[tuple[str, str], Phase]:
+    """The phases of every system, by its name and theirs."""
+    phases = {}
+    for name, system in opened.items():
+        if not 0 < source < system.model.max_source_length or not 0 < target <= system.model.max_target_length:
+            raise PadirError(f"benchmark roofline: {source} to {target} tokens are not what system {name!r} takes")
+        phases |= {(name, label): phase for label, phase in phases_of(system, source, target).items()}
+    return phases
 
 
 def _against(phase: Phase, seconds: float, flops_rate: float, read_rate: float) -> dict[str, float]:

@@ -31,7 +31,7 @@ def law(values):
     return pl.BlockLaw(jnp.arange(1, 2**N), jnp.broadcast_to(log_probs, (BLOCKS, STATES)))
 
 
-def check(measures):
+def assert_all_hold(measures):
     assert float(measures["equality"]) <= 1e-8
     assert float(measures["tightness"]) <= float(measures["poincare"]) * (1 + 1e-8)
     assert float(measures["stationarity"]) <= 1e-13
@@ -44,13 +44,13 @@ def check(measures):
 @settings(max_examples=25, deadline=None)
 @given(theta=parameters, values=logits(BLOCKS * STATES), seed=st.integers(0, 1000))
 def test_adaptive_weights(theta, values, seed):
-    check(measure(jax.random.key(seed), jnp.array(theta), law(np.reshape(values, (BLOCKS, STATES)))))
+    assert_all_hold(measure(jax.random.key(seed), jnp.array(theta), law(np.reshape(values, (BLOCKS, STATES)))))
 
 
 @settings(max_examples=25, deadline=None)
 @given(theta=parameters, values=logits(BLOCKS), seed=st.integers(0, 1000))
 def test_weights(theta, values, seed):
-    check(measure(jax.random.key(seed), jnp.array(theta), law(np.reshape(values, (BLOCKS, 1)))))
+    assert_all_hold(measure(jax.random.key(seed), jnp.array(theta), law(np.reshape(values, (BLOCKS, 1)))))
 
 
 @functools.cache
