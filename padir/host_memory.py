@@ -6,7 +6,7 @@ import ctypes
 import functools
 
 # Parameters of glibc's mallopt, from malloc.h.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 
 @functools.cache
@@ -24,6 +24,7 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20))
+    # One arena, because those of other threads hold 64 MB at most and map what is larger whatever they are told.
+    wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20))
     taken = [mallopt(parameter, value) for parameter, value in wanted]
     return taken == [1] * len(wanted)

@@ -13,12 +13,15 @@ import jax, jax.numpy as jnp
 from padir import host_memory
 if sys.argv[1] == "keep":
     assert host_memory.keep_freed()
-program = jax.jit(lambda x: jnp.sort(jnp.outer(x, x)).sum())
+def large(x):
+    square = jnp.outer(x, x)
+    return (square @ square[:, :8]).sum()
+program = jax.jit(large)
 x = jnp.arange(4096.0)
 for _ in range(2):
     program(x).block_until_ready()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
+for _ in range(60):
     program(x).block_until_ready()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -26,13 +29,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps memory so")
 def test_room_that_was_freed_is_not_asked_for_again():
-    """64 MB are 16,384 pages; kept, next to none of them is new."""
+    """64 MB are 16,384 pages a call; kept, few calls need new ones: those before the room between small pieces is found."""
 
     def faults(how):
         command = [sys.executable, "-c", SCRIPT, how]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    assert faults("keep") * 20 < faults("default")
+    assert faults("keep") * 3 < faults("default")
 
 
 def test_another_c_library_changes_nothing(monkeypatch):
