@@ -104,13 +104,7 @@ def attention(
       PadirError: an autoregressive model, other vocabularies, no such split, a decode configuration that writes
         positions at different steps, or a number out of range; no pair stutters, or all do.
     """
-    for name, value, least in (
-        ("num_examples", num_examples, 1),
-        ("permutations", permutations, 1),
-        ("pictures", pictures, 0),
-    ):
-        if value is not None and value < least:
-            raise PadirError(f"analyze_attention.{name}: {value} is not at least {least}")
+    _check_numbers(num_examples=(num_examples, 1), permutations=(permutations, 1), pictures=(pictures, 0))
     check_batch_size(batch_size)
     decode = traced(decode)
     translator = load(run_dir, seed=seed)
@@ -125,18 +119,7 @@ def attention(
     count = len(prepared) if num_examples is None else min(num_examples, len(prepared))
     examples = prepared.read(range(count))
 
-    parts, drawn = [], []
-    first = 0
-    with progress(label="analyze attention", unit="sentences", total=count) as bar:
-        for batch in written(translator, examples, decode, batch_size):
-            source_keys = batch.sources != PAD_ID
-            parts.append(
-                pairs_of(batch.tokens, batch.self_attentions, batch.cross_attentions, batch.inside, source_keys, first)
-            )
-            drawn = _most_stuttering([*drawn, *_drawings(batch, translator.vocabulary, pictures)], pictures)
-            first += len(batch.tokens)
-            bar.update(len(batch.tokens))
-    pairs = Pairs.together(parts)
+    pairs, drawn = _collect(translator, examples, decode, batch_size, pictures)
     _check_both_kinds(pairs, count, split, data_dir)
 
     statistics = tables.summarize(pairs, permutations=permutations, seed=seed)
@@ -212,6 +195,30 @@ def written(translator: Translator, examples: list[Example], decode: Refinement,
         yield Written(sources, tokens, inside, trace.self_attentions[step, rows, 0, -1], cross)
 
 
+def _collect(
+    translator: Translator, examples: list[Example], decode: Refinement, batch_size: int, pictures: int
+) -> tuple[Pairs, list[_Drawn]]:
+    """Every pair of the sentences' translations, and what to draw."""
+    parts, drawn = [], []
+    first = 0
+    with progress(label="analyze attention", unit="sentences", total=len(examples)) as bar:
+        for batch in written(translator, examples, decode, batch_size):
+            attentions = batch.self_attentions, batch.cross_attentions
+            parts.append(pairs_of(batch.tokens, *attentions, batch.inside, batch.sources != PAD_ID, first))
+            drawn += _drawings(batch, translator.vocabulary, pictures)
+            drawn = sorted(drawn, key=lambda sentence: -sentence.count)[:pictures]
+            first += len(batch.tokens)
+            bar.update(len(batch.tokens))
+    return Pairs.together(parts), drawn
+
+
+def _check_numbers(**given: tuple[int | None, int]) -> None:
+    """Refuses a (number, least) that is too small."""
+    for name, (value, least) in given.items():
+        if value is not None and value < least:
+            raise PadirError(f"analyze_attention.{name}: {value} is not at least {least}")
+
+
 def _check_both_kinds(pairs: Pairs, count: int, split: str, data_dir: str) -> None:
     if pairs.stutters.any() and not pairs.stutters.all():
         return
@@ -244,10 +251,6 @@ def _drawings(batch: Written, vocabulary: Vocabulary, wanted: int) -> list[_Draw
             )
         )
     return found
-
-
-def _most_stuttering(drawn: list[_Drawn], wanted: int) -> list[_Drawn]:
-    return sorted(drawn, key=lambda sentence: -sentence.count)[:wanted]
 
 
 def _write(folder: Path, result: dict[str, Any], drawn: list[_Drawn]) -> None:
