@@ -17,8 +17,8 @@ LEVEL = 0.05
 _DIRECTIONS = {"self": ("forward", "backward")}
 _KINDS = ("stutter", "no_stutter")
 
-# What the paper says of each hypothesis, and by which columns of its tables we judge: (statistic, relation to pairs that
-# do not stutter). Not by the first table's probabilities: the paper's own are larger where it stutters, slightly.
+# What the paper says of each hypothesis, and by which columns of its tables we judge: (statistic, relation to those
+# that do not stutter). Not by the first table's probabilities: the paper's own are larger where it stutters, slightly.
 _FINDINGS = (
     (
         1,
@@ -159,8 +159,10 @@ def markdown(result: Mapping[str, Any]) -> str:
         "",
         "min, avg, max over heads; mean ± standard deviation over pairs (and directions). P{top-k} of each head, and "
         "of the mean of the heads' distributions: the paper does not say which it means. difference: stutter less no "
-        f"stutter, with a 95% interval from sentences drawn anew; p: labels rotated within each sentence, "
-        f"{result['permutations']:,} times, two-sided, not corrected for the number of columns.",
+        "stutter, with a 95% interval from sentences drawn anew; within sentences: what is left of it without the part "
+        "of sentences that stutter as a whole, and may have another sign; p is of that: labels rotated within each "
+        f"sentence, {result['permutations']:,} times, two-sided, not corrected for the number of columns. A claim of 'larger' or "
+        "'smaller' needs both signs and p < 0.05; 'not larger' is the contrary of 'larger'.",
         "",
     ]
     return "\n".join(lines)
@@ -177,6 +179,8 @@ def _table(title: str, summary: Mapping[str, Any], blocks: Mapping[str, Mapping[
         for kind in _KINDS:
             lines.append(_row(f"here{suffix}, {_words(kind)}", [_measured(summary[shown[n]][kind], n) for n in names]))
         lines.append(_row(f"difference{suffix}", [_signed(summary[shown[n]]) for n in names]))
+        within = [f"{summary[shown[n]]['difference_within_sentences']:+.2g}" for n in names]
+        lines.append(_row(f"within sentences{suffix}", within))
         lines.append(_row(f"p{suffix}", [f"{summary[shown[n]]['p_value']:.2g}" for n in names]))
     return lines
 

@@ -124,6 +124,7 @@ def test_the_page(pairs):
     measured = next(line for line in lines if line.startswith("| here, stutter |"))
     assert measured.split(" | ")[2] == "0.300 ± 0.163"
     assert sum(line.startswith("| here t → t+1, stutter |") for line in lines) == 1
+    assert sum(line.startswith("| within sentences |") for line in lines) == 2
     # Every row of a table has its heading's columns.
     for heading, end in (("| | min", "Distance"), ("| | total", "min, avg")):
         first = next(i for i, line in enumerate(lines) if line.startswith(heading))
