@@ -161,8 +161,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         "of the mean of the heads' distributions: the paper does not say which it means. difference: stutter less no "
         "stutter, with a 95% interval from sentences drawn anew; within sentences: what is left of it without the part "
         "of sentences that stutter as a whole, and may have another sign; p is of that: labels rotated within each "
-        f"sentence, {result['permutations']:,} times, two-sided, not corrected for the number of columns. A claim of 'larger' or "
-        "'smaller' needs both signs and p < 0.05; 'not larger' is the contrary of 'larger'.",
+        f"sentence, {result['permutations']:,} times, two-sided, not corrected for the number of columns. A claim of "
+        "'larger' or 'smaller' needs both signs and p < 0.05; 'not larger' is the contrary of 'larger'.",
         "",
     ]
     return "\n".join(lines)
