@@ -25,6 +25,7 @@ SUMMARIES = {
     "benchmark throughput": "measure sentences a second at growing batch sizes",
     "benchmark roofline": "take a request apart and hold it against the machine's limits",
     "benchmark compare": "hold two results of benchmark latency against each other",
+    "analyze attention": "compare attention where the output stutters with attention where it does not",
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
     "theory": "draw the figures of the paper's theory and check its claims, exactly",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
@@ -50,6 +51,9 @@ EXAMPLES = {
     ),
     "benchmark roofline": "padir benchmark roofline --gin_file=bench/paper.gin --output=runs/roofline.json",
     "benchmark compare": "padir benchmark compare --before=runs/latency.json --after=runs/later.json",
+    "analyze attention": (
+        "padir analyze attention --run_dir=runs/padir --data_dir=runs/data --output_dir=runs/attention"
+    ),
     "demo": "padir demo --output_dir=demo",
     "theory": "padir theory --output_dir=runs/theory --quick",
     "import": "padir import --source=t5-small --output_dir=runs/t5_small",

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 import gin
 from padir import convert, demo, describe_checkpoint, distill, evaluate, models, network, optimizers, train, translate
+from padir.analysis.attention import attention
 from padir.benchmark import compare, latency, roofline, systems, throughput, workloads
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "benchmark_throughput": throughput.throughput,
     "benchmark_roofline": roofline.roofline,
     "benchmark_compare": compare.compare,
+    "analyze_attention": attention,
     "demo": demo.demo,
     "theory": theory,
     "import": convert.import_checkpoint,
@@ -104,6 +106,7 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "benchmark_throughput": lambda given: f"{given['output']}.gin",
     "benchmark_roofline": lambda given: f"{given['output']}.gin",
     "benchmark_compare": lambda given: None,
+    "analyze_attention": lambda given: f"{given['output_dir']}/attention.gin",
     "demo": lambda given: f"{given['report_dir']}/demo.gin",
     "theory": lambda given: f"{given['output_dir']}/theory.gin",
     "import": lambda given: f"{given['output_dir']}/import.gin",

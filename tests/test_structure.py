@@ -25,6 +25,7 @@ LAYERS = (
         "translate",
         "distill",
         "benchmark",
+        "analysis",
         "phases",
         "demo",
         "report",

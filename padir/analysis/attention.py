@@ -1,0 +1,270 @@
+"""`padir analyze attention`: dependency between adjacent positions, as attention shows it (layer 8; section 4.2.4).
+
+Stutter, the same token at two adjacent positions, is the paper's proxy for a dependency that parallel decoding failed
+to model. Two hypotheses on which positions these are: that they attend more to each other (Table 4.4), and that they
+attend to the same of the source (Table 4.5).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from padir.analysis import pictures as drawing
+from padir.analysis import tables
+from padir.analysis.pairs import Pairs, pairs_of, real_positions
+from padir.benchmark.facts import run_facts
+from padir.data.records import Example, PreparedSet
+from padir.data.vocabulary import Vocabulary
+from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing
+from padir.errors import PadirError
+from padir.models import PadirModel
+from padir.progress import progress
+from padir.run_directory import check_vocabulary, write_text
+from padir.translator import Translator, check_batch_size, load
+from padir.types import PAD_ID
+
+# Longer targets make pictures that nobody can read.
+_LONGEST_DRAWN = 32
+
+
+@dataclass(frozen=True)
+class Written:
+    """The best hypothesis of each source of a batch, with the attention of the step that wrote it.
+
+    Attributes:
+      sources: [B, Ls] int32, padded with 0.
+      tokens: [B, L] int32, as the step wrote them, repeats and all; 0 beyond the length.
+      inside: [B, L] bool, positions within the length.
+      self_attentions: [B, H, L, L] float32, of the last layer.
+      cross_attentions: [B, H, L, Ls] float32, of the last layer.
+    """
+
+    sources: np.ndarray
+    tokens: np.ndarray
+    inside: np.ndarray
+    self_attentions: np.ndarray
+    cross_attentions: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One sentence to be drawn: number of its pairs that stutter, and the arguments of `pictures.heat_maps`."""
+
+    count: int
+    self_weights: np.ndarray
+    cross_weights: np.ndarray
+    target: list[str]
+    source: list[str]
+    stutters: np.ndarray
+
+
+def attention(
+    *,
+    run_dir: str,
+    data_dir: str,
+    output_dir: str,
+    decode: Refinement | None = None,
+    split: str = "test",
+    num_examples: int | None = None,
+    batch_size: int = 32,
+    permutations: int = 10_000,
+    pictures: int = 2,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Decodes a split and compares attention where it stutters with attention where it does not.
+
+    Writes <output_dir>/attention.json, attention.md and attention_<n>.png; prints a line per claim. Attention is that
+    of the last decoder layer in the step that wrote the tokens: the last that the sentence took part in. Pairs are of
+    adjacent positions before EOS. Of a batch only statistics of its pairs are kept, 100 bytes a pair.
+
+    Args:
+      run_dir: a trained PaDIR model.
+      data_dir: a prepared set with the model's vocabulary.
+      output_dir: where results go.
+      decode: how to decode; by default one step, which stutters most. Repeats are never dropped here.
+      split: of the set.
+      num_examples: the first so many sentences; None all.
+      batch_size: sentences decoded at a time; their attentions of all layers and steps are held.
+      permutations: of the test, and bootstrap samples.
+      pictures: sentences to draw, those that stutter most of at most 32 tokens.
+      seed: of permutations, and of decoding where it is random.
+
+    Returns:
+      What attention.json holds: claims, verdicts, statistics, counts, facts of the run.
+
+    Raises:
+      PadirError: an autoregressive model, other vocabularies, no such split, a decode configuration that writes
+        positions at different steps, or a number out of range; no pair stutters, or all do.
+    """
+    _check_numbers(num_examples=(num_examples, 1), permutations=(permutations, 1), pictures=(pictures, 0))
+    check_batch_size(batch_size)
+    decode = traced(decode)
+    translator = load(run_dir, seed=seed)
+    if not isinstance(translator.model, PadirModel):
+        raise PadirError(
+            f"{run_dir}: an autoregressive model; give the run_dir of a PaDIR model, which writes positions in parallel"
+        )
+    decode = translator.checked(decode)
+    data = PreparedSet.open(data_dir)
+    check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
+    prepared = data.split(split)
+    count = len(prepared) if num_examples is None else min(num_examples, len(prepared))
+    examples = prepared.read(range(count))
+
+    pairs, drawn = _collect(translator, examples, decode, batch_size, pictures)
+    _check_both_kinds(pairs, count, split, data_dir)
+
+    statistics = tables.summarize(pairs, permutations=permutations, seed=seed)
+    claims = tables.claims(statistics)
+    result = {
+        "run_dir": str(run_dir),
+        "step": translator.step,
+        "data_dir": str(data_dir),
+        "split": split,
+        "decode": repr(decode),
+        "layer": translator.model.network.num_decoder_layers,
+        "heads": translator.model.network.num_heads,
+        "permutations": permutations,
+        "seed": seed,
+        "counts": {
+            "sentences": count,
+            "sentences_that_stutter": len(np.unique(pairs.sentences[pairs.stutters])),
+            "stutter_pairs": int(pairs.stutters.sum()),
+            "other_pairs": int((~pairs.stutters).sum()),
+        },
+        "verdicts": tables.verdicts(claims),
+        "claims": claims,
+        "statistics": statistics,
+        "facts": run_facts(),
+    }
+    _write(Path(output_dir), result, drawn)
+    return result
+
+
+def traced(decode: Refinement | None) -> Refinement:
+    """`decode`, or one step without remasking, as the analysis needs it: with attentions, repeats not dropped.
+
+    Raises:
+      PadirError: it writes the tokens of one hypothesis at different steps, or decodes as the T5X release.
+    """
+    decode = Refinement(num_steps=1, remask=RemaskNothing()) if decode is None else decode
+    if decode.rewrite_only_remasked:
+        raise PadirError(
+            "analyze_attention.decode: with Refinement.rewrite_only_remasked the two tokens of a pair may be written "
+            "by different steps, which have no common attention; set it to False"
+        )
+    if decode.t5x_compat:
+        raise PadirError("analyze_attention.decode: Refinement.t5x_compat always drops repeats; set it to False")
+    return dataclasses.replace(decode, drop_repeats=False, return_trace=True, return_attentions=True)
+
+
+def written(translator: Translator, examples: list[Example], decode: Refinement, batch_size: int) -> Iterator[Written]:
+    """Decodes sentences, like lengths together: yields batches of them in that order.
+
+    Args:
+      translator: of a PaDIR model.
+      examples: sources, and the lengths of the references for an oracle.
+      decode: as `traced` made it.
+      batch_size: sentences of a batch.
+    """
+    oracle = translator.model.length_predictor == "oracle"
+    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
+    for start in range(0, len(order), batch_size):
+        batch = [examples[index] for index in order[start : start + batch_size]]
+        lengths = [len(example.target_ids) for example in batch] if oracle else None
+        found = translator.decode_ids([example.source_ids for example in batch], decode, lengths)
+        # Rows beyond the batch only pad it; the best hypothesis is the first. What comes after the last step that it
+        # took part in is not of these tokens.
+        rows = np.arange(len(batch))
+        step = found.steps_run[rows, 0] - 1
+        trace = found.trace
+        cross = trace.cross_attentions[step, rows, 0, -1]
+        sources = np.zeros((len(batch), cross.shape[-1]), np.int32)
+        for row, example in enumerate(batch):
+            sources[row, : len(example.source_ids)] = example.source_ids
+        tokens = trace.proposals[step, rows, 0]
+        inside = np.arange(tokens.shape[-1]) < found.predicted_lengths[rows, :1]
+        yield Written(sources, tokens, inside, trace.self_attentions[step, rows, 0, -1], cross)
+
+
+def _collect(
+    translator: Translator, examples: list[Example], decode: Refinement, batch_size: int, pictures: int
+) -> tuple[Pairs, list[_Drawn]]:
+    """Every pair of the sentences' translations, and what to draw."""
+    parts, drawn = [], []
+    first = 0
+    with progress(label="analyze attention", unit="sentences", total=len(examples)) as bar:
+        for batch in written(translator, examples, decode, batch_size):
+            attentions = batch.self_attentions, batch.cross_attentions
+            parts.append(pairs_of(batch.tokens, *attentions, batch.inside, batch.sources != PAD_ID, first))
+            drawn += _drawings(batch, translator.vocabulary, pictures)
+            drawn = sorted(drawn, key=lambda sentence: -sentence.count)[:pictures]
+            first += len(batch.tokens)
+            bar.update(len(batch.tokens))
+    return Pairs.together(parts), drawn
+
+
+def _check_numbers(**given: tuple[int | None, int]) -> None:
+    """Refuses a (number, least) that is too small."""
+    for name, (value, least) in given.items():
+        if value is not None and value < least:
+            raise PadirError(f"analyze_attention.{name}: {value} is not at least {least}")
+
+
+def _check_both_kinds(pairs: Pairs, count: int, split: str, data_dir: str) -> None:
+    if pairs.stutters.any() and not pairs.stutters.all():
+        return
+    missing = "all" if pairs.stutters.any() else "none"
+    raise PadirError(
+        f"{data_dir}: of the {len(pairs.stutters)} pairs of adjacent tokens in {count} translations of {split} "
+        f"{missing} repeat a token, so there is nothing to compare; take more sentences (num_examples), fewer steps "
+        "(Refinement.num_steps) or another model"
+    )
+
+
+def _drawings(batch: Written, vocabulary: Vocabulary, wanted: int) -> list[_Drawn]:
+    """The sentences of a batch that stutter most, cut to their length."""
+    real = real_positions(batch.tokens, batch.inside)
+    stutters = (batch.tokens[:, 1:] == batch.tokens[:, :-1]) & real[:, 1:] & real[:, :-1]
+    counts = np.where(batch.inside.sum(1) <= _LONGEST_DRAWN, stutters.sum(1), 0)
+    found = []
+    for row in np.argsort(-counts, kind="stable")[:wanted]:
+        if not counts[row]:
+            break
+        length, width = int(batch.inside[row].sum()), int((batch.sources[row] != PAD_ID).sum())
+        found.append(
+            _Drawn(
+                int(counts[row]),
+                batch.self_attentions[row, :, :length, :length].copy(),
+                batch.cross_attentions[row, :, :length, :width].copy(),
+                vocabulary.pieces(batch.tokens[row, :length].tolist()),
+                vocabulary.pieces(batch.sources[row, :width].tolist()),
+                stutters[row, : length - 1],
+            )
+        )
+    return found
+
+
+def _write(folder: Path, result: dict[str, Any], drawn: list[_Drawn]) -> None:
+    """Writes and prints everything."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, sentence in enumerate(drawn, 1):
+        drawing.heat_maps(
+            folder / f"attention_{number}.png",
+            sentence.self_weights,
+            sentence.cross_weights,
+            sentence.target,
+            sentence.source,
+            sentence.stutters,
+        )
+    write_text(folder / "attention.md", tables.markdown(result))
+    write_text(folder / "attention.json", json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    print("\n".join([*(claim["line"] for claim in result["claims"]), *result["verdicts"]]))
