@@ -1,5 +1,7 @@
 """The page is read back with a parser: what a browser would show is what was given, markup in sentences included."""
 
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -122,3 +124,30 @@ def test_every_text_has_its_own_direction(parsed):
 )
 def test_marks(output, reference, by_character, expected):
     assert marked(output, reference, by_character=by_character) == expected
+
+
+# As much of a browser's document as the script asks for: five rows, and the page's three buttons.
+DOCUMENT = """
+let order = [[1, -2.5], [2, 10.5], [3, 0], [4, -30], [5, 10.5]].map(
+  ([number, chrf]) => ({dataset: {number: `${number}`, chrf: `${chrf}`, bleu: `${-chrf}`}}));
+const clicks = {};
+const document = {
+  querySelector: () => ({get rows() { return order; }, append: (...rows) => { order = rows; }}),
+  querySelectorAll: () => ["number", "chrf", "bleu"].map(
+    (key) => ({dataset: {key}, addEventListener: (event, click) => { clicks[key] = click; }})),
+};
+"""
+CLICKS = """
+for (const key of ["chrf", "chrf", "bleu", "number", "number"]) {
+  clicks[key]();
+  console.log(order.map((row) => row.dataset.number).join(""));
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the page's script")
+def test_rows_are_ordered_by_a_click(parsed):
+    """Largest first, then smallest first; what ties stays in the order of the test set; the number counts up first."""
+    code = DOCUMENT + parsed.scripts[0] + CLICKS
+    done = subprocess.run(["node", "-e", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["25314", "41325", "41325", "12345", "54321"]
