@@ -81,7 +81,7 @@ setup(
     # its files inside the package, as padir/gin_files.
     packages=[*find_packages(include=["padir", "padir.*", "tasks", "tasks.*"]), "padir.gin_files"],
     package_dir={"padir.gin_files": "gin"},
-    package_data={"padir.gin_files": ["*.gin", "**/*.gin"]},
+    package_data={"padir": ["paper_tables.json"], "padir.gin_files": ["*.gin", "**/*.gin"]},
     include_package_data=False,
     zip_safe=False,
     install_requires=CORE,

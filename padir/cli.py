@@ -19,6 +19,7 @@ SUMMARIES = {
     "vocabulary": "train a SentencePiece vocabulary on both sides of a task's training text",
     "train": "train a model, or go on with the newest checkpoint",
     "evaluate": "translate a split of a prepared set and score it",
+    "tables": "lay results of evaluate beside the paper's tables, and say what has not been run",
     "translate": "translate lines of files or standard input",
     "distill": "make a teacher's translations the targets of a new set",
     "benchmark latency": "measure how long requests take, systems side by side",
@@ -39,6 +40,7 @@ EXAMPLES = {
     "vocabulary": "padir vocabulary --gin_file=runs/synthetic_ar.gin --output=runs/vocabulary.model",
     "train": "padir train --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\" --gin.RUN_DIR=\"'runs/ar'\"",
     "evaluate": "padir evaluate --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/results --name=ar",
+    "tables": "padir tables --results runs/results --output_dir=runs/tables",
     "translate": 'echo "Peter helps a big dog." | padir translate --run_dir=runs/ar',
     "distill": "padir distill --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/distilled",
     "benchmark latency": (

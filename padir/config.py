@@ -19,7 +19,19 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gin
-from padir import convert, demo, describe_checkpoint, distill, evaluate, models, network, optimizers, train, translate
+from padir import (
+    convert,
+    demo,
+    describe_checkpoint,
+    distill,
+    evaluate,
+    models,
+    network,
+    optimizers,
+    tables,
+    train,
+    translate,
+)
 from padir.analysis.attention import attention
 from padir.benchmark import compare, latency, roofline, systems, throughput, workloads
 from padir.corruption import CorruptionConfig
@@ -48,6 +60,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "vocabulary": train_vocabulary_in_process,
     "train": train.train,
     "evaluate": evaluate.evaluate,
+    "tables": tables.tables,
     "translate": translate.translate_files,
     "distill": distill.distill,
     "benchmark_latency": latency.latency,
@@ -100,6 +113,7 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "vocabulary": lambda given: f"{given['output']}.gin",
     "train": lambda given: f"{given['run_dir']}/train.gin",
     "evaluate": lambda given: f"{given['output_dir']}/{given['name']}.gin",
+    "tables": lambda given: f"{given['output_dir']}/tables.gin",
     "translate": lambda given: None if given["output"] == "-" else f"{given['output']}.gin",
     "distill": lambda given: f"{given['output_dir']}/distill.gin",
     "benchmark_latency": lambda given: f"{given['output']}.gin",

@@ -25,7 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, PrepareSettings, SplitManifest, TaskConfig
+from padir.data.manifest import (
+    DISTILL_MODULE,
+    MANIFEST_NAME,
+    VOCABULARY_NAME,
+    Manifest,
+    PrepareSettings,
+    SplitManifest,
+    TaskConfig,
+)
 from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
 from padir.data.sources import read_lines
 from padir.errors import PadirError
@@ -280,7 +288,9 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
             for file in (*(file for file, _ in split.shards), lengths_name(name)):
                 shutil.copyfile(job.data.directory / file, job.directory / file)
     options = job.request | {"filters": dataclasses.asdict(filters), "left_out": dict(left_out)}
-    manifest = dataclasses.replace(old, task=TaskConfig(__name__, f"{old.task.name}_distilled", options), splits=splits)
+    manifest = dataclasses.replace(
+        old, task=TaskConfig(DISTILL_MODULE, f"{old.task.name}_distilled", options), splits=splits
+    )
     manifest.save(job.directory)
     shutil.rmtree(job.directory / TRANSLATIONS_FOLDER)
     return manifest

@@ -3,6 +3,7 @@
 <run_dir>/model.json          kind, sizes, ids, vocabulary hash
 <run_dir>/vocabulary.model    the SentencePiece model it was trained with
 <run_dir>/train.json          what else decides its parameters: seed, batches, data, optimizer, number of steps
+<run_dir>/data.json           what it was trained on: task, raw or distilled
 <run_dir>/checkpoints/<step>  parameters and progress
 <run_dir>/metrics/            metrics.jsonl and TensorBoard events
 <run_dir>/<command>.gin       operative configuration of each command that wrote here
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from padir.data.manifest import Manifest
 from padir.data.vocabulary import Vocabulary
 from padir.distributed import first_process
 from padir.errors import PadirError
@@ -28,6 +30,7 @@ from padir.models.description import model_from_dict, model_to_dict
 MODEL_FILE = "model.json"
 VOCABULARY_FILE = "vocabulary.model"
 TRAIN_FILE = "train.json"
+DATA_FILE = "data.json"
 METRICS_FOLDER = "metrics"
 
 
@@ -61,6 +64,29 @@ def save_model(run_dir: str | os.PathLike, model: Model, vocabulary: Vocabulary)
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(vocabulary.path, directory / VOCABULARY_FILE)
     write_text(directory / MODEL_FILE, json.dumps(description, indent=2) + "\n")
+
+
+@first_process
+def save_data(run_dir: str | os.PathLike, manifest: Manifest) -> None:
+    """Writes data.json, in the first process: what the run is trained on, for `trained_on`."""
+    kind = "distilled" if manifest.is_distilled else "raw"
+    record = {"task": manifest.original_task.name, "trained_on": kind}
+    write_text(Path(run_dir) / DATA_FILE, json.dumps(record, indent=2) + "\n")
+
+
+def trained_on(run_dir: str | os.PathLike) -> str | None:
+    """'raw' or 'distilled'; None where that is not known: an imported checkpoint, or a run of an older padir.
+
+    Raises:
+      PadirError: data.json is damaged.
+    """
+    path = Path(run_dir) / DATA_FILE
+    if not path.exists():
+        return None
+    record = _read_json(path)
+    if not isinstance(record, dict) or record.get("trained_on") not in ("raw", "distilled"):
+        raise _damaged(path, "it does not say raw or distilled")
+    return record["trained_on"]
 
 
 def check_shared(run_dir: str | os.PathLike) -> None:

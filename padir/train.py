@@ -28,7 +28,7 @@ from padir.models import Batch, Metrics, Model
 from padir.optimizers import OptimizerConfig
 from padir.preemption import Preemption
 from padir.progress import progress
-from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_model
+from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_data, save_model
 from padir.train_state import TrainState, create_train_state
 from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
 from padir.types import PAD_ID, PyTree, TokenIds
@@ -167,6 +167,7 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
         start_step = None if restored is None else int(restored.step)
         finished = restored is not None and start_step >= run.num_steps
         check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
+        save_data(run.run_dir, run.data.manifest)
         if restored is not None:
             state = restored
             verb = "finished before," if finished else "resuming"

@@ -240,6 +240,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "vocabulary": "file.gin",
         "train": "run/train.gin",
         "evaluate": "out/x.gin",
+        "tables": "out/tables.gin",
         "translate": "file.gin",
         "distill": "out/distill.gin",
         "benchmark_latency": "file.gin",

@@ -8,6 +8,7 @@ import pytest
 
 from padir.corruption import CorruptionConfig
 from padir.data import vocabulary as vocabulary_lib
+from padir.data.manifest import Manifest, TaskConfig
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.models import AutoregressiveModel, LossConfig, PadirModel
@@ -18,7 +19,9 @@ from padir.run_directory import (
     load_model,
     model_from_dict,
     model_to_dict,
+    save_data,
     save_model,
+    trained_on,
     write_text,
 )
 from padir.types import TokenIds
@@ -190,3 +193,16 @@ def test_text_is_written_whole_or_not_at_all(tmp_path):
     assert path.read_text(encoding="utf-8") == "vorher\n"
     write_text(path, "Tür\n")
     assert path.read_bytes() == "Tür\n".encode()
+
+
+def test_what_a_run_was_trained_on(tmp_path):
+    assert trained_on(tmp_path) is None  # imported, or of an older padir
+    raw = TaskConfig("tasks.synthetic", "toy")
+    distilled = TaskConfig("padir.distill", "toy_distilled", {"source_task": dataclasses.asdict(raw)})
+    for task, kind in ((raw, "raw"), (distilled, "distilled")):
+        save_data(tmp_path, Manifest(task, {}, "0", 9, {}))
+        assert trained_on(tmp_path) == kind
+        assert json.loads((tmp_path / "data.json").read_text()) == {"task": "toy", "trained_on": kind}
+    (tmp_path / "data.json").write_text('{"trained_on": "both"}')
+    with pytest.raises(PadirError, match=r"data\.json: damaged, .*it does not say raw or distilled"):
+        trained_on(tmp_path)

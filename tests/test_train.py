@@ -73,7 +73,7 @@ def test_metrics_of_an_autoregressive_run(tiny):
 
 def test_what_a_run_leaves(tiny):
     files = {path.name for path in tiny.padir.iterdir()}
-    assert files == {"model.json", "train.json", "vocabulary.model", "checkpoints", "metrics"}
+    assert files == {"model.json", "train.json", "data.json", "vocabulary.model", "checkpoints", "metrics"}
     assert [
         int(path.name) for path in sorted((tiny.padir / "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
     ] == [60, 120]

@@ -13,6 +13,8 @@ from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 
 FORMAT_VERSION = 1
+# What the manifest of a set that `padir distill` made names as its task's module.
+DISTILL_MODULE = "padir.distill"
 MANIFEST_NAME = "manifest.json"
 VOCABULARY_NAME = "vocabulary.model"
 
@@ -156,6 +158,19 @@ class Manifest:
     source_language: str = ""
     target_language: str = ""
     format_version: int = FORMAT_VERSION
+
+    @property
+    def is_distilled(self) -> bool:
+        """Whether `padir distill` made the set: the targets of its train split are translations."""
+        return self.task.module == DISTILL_MODULE
+
+    @property
+    def original_task(self) -> TaskConfig:
+        """The task that was prepared; of a distilled set, that of the set it was made from."""
+        task = self.task
+        while task.module == DISTILL_MODULE:
+            task = TaskConfig(**task.options["source_task"])
+        return task
 
     def save(self, directory: str | os.PathLike) -> None:
         """Writes manifest.json, whole or not at all."""

@@ -6,20 +6,14 @@ TensorFlow would otherwise claim memory, and on some machines the accelerator, o
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import signal
-import subprocess
 import sys
 from typing import Any
 
+from padir.child_process import call_in_process, serve
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
-
-# Exit status of the child when what it wrote to standard output is a message for the user.
-_USER_ERROR = 2
-_INTERRUPTED = 130
 
 
 def prepare_in_process(
@@ -58,37 +52,7 @@ def _run(function: str, task: TaskConfig, output: str | os.PathLike, settings: P
         "output": str(output),
         "settings": dataclasses.asdict(settings or PrepareSettings()),
     }
-    # The child finds its modules where this process does, whatever the working directory.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    child = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(request), stdout=subprocess.PIPE, text=True, env=environment
-    )
-    if child.returncode == _USER_ERROR:
-        raise PadirError(json.loads(child.stdout)["error"])
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        hint = "; the machine may have run out of memory" if name == "SIGKILL" else ""
-        raise PadirError(f"preparing {output} was ended by {name}{hint}")
-    if child.returncode:
-        raise RuntimeError(f"preparing {output} failed with status {child.returncode}; its traceback is above")
-
-
-def _main() -> int:
-    request = json.load(sys.stdin)
-    # What libraries print goes to standard error; the standard output the parent reads carries the answer alone.
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
-        os.dup2(2, 1)
-        try:
-            _call(**request)
-        except PadirError as error:
-            json.dump({"error": str(error)}, answer)
-            return _USER_ERROR
-        except OSError as error:
-            json.dump({"error": f"{error.filename or request['output']}: {error.strerror or error}"}, answer)
-            return _USER_ERROR
-        except KeyboardInterrupt:
-            return _INTERRUPTED
-    return 0
+    call_in_process(__name__, request, doing=f"preparing {output}", subject=str(output))
 
 
 def _call(function: str, task: dict[str, Any], output: str, settings: dict[str, Any]) -> None:
@@ -102,4 +66,4 @@ def _call(function: str, task: dict[str, Any], output: str, settings: dict[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(serve(_call))

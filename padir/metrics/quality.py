@@ -1,4 +1,4 @@
-"""Translation quality: sacreBLEU, chrF, validity, stutter, and significance (layer 7).
+"""Translation quality: sacreBLEU, chrF, TER, validity, stutter, and significance (layer 7).
 
 Scores are taken on raw text with sacreBLEU's own tokenisation, and never without the signature that says how
 (paper, section 4.2.3, "Discussion on metrics"): scores with different signatures must not be compared.
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
 from padir.errors import PadirError
@@ -21,6 +21,9 @@ from padir.metrics.stutter import stutter_per_100_words
 
 # Says whether a hypothesis is one of the valid translations of a source: checker(source, hypothesis).
 Checker = Callable[[str, str], bool]
+
+# BLEU's tokeniser for target languages written without spaces between words, or with none that separate words.
+_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 # The seed sacreBLEU uses if none is given, so that our numbers equal its command line's.
 DEFAULT_SEED = 12345
@@ -36,6 +39,8 @@ class QualityScores:
       bleu_signature: sacreBLEU's signature of `bleu`.
       chrf: corpus chrF2, 0 to 100.
       chrf_signature: sacreBLEU's signature of `chrf`.
+      ter: translation edit rate, edits per 100 words of the reference: lower is better, and it can exceed 100.
+      ter_signature: sacreBLEU's signature of `ter`.
       validity: percentage of hypotheses that the checker accepts; None for a task without a checker.
       stutter_per_100_words: see `padir.metrics.stutter`.
     """
@@ -45,6 +50,8 @@ class QualityScores:
     bleu_signature: str
     chrf: float
     chrf_signature: str
+    ter: float
+    ter_signature: str
     validity: float | None
     stutter_per_100_words: float
 
@@ -57,6 +64,7 @@ class QualityScores:
         return (
             f"BLEU {self.bleu:.2f}  ({self.bleu_signature})\n"
             f"chrF {self.chrf:.2f}  ({self.chrf_signature})\n"
+            f"TER {self.ter:.2f}  ({self.ter_signature})\n"
             f"{validity}stutter {self.stutter_per_100_words:.2f} per 100 words\n"
             f"{self.n} sentences"
         )
@@ -125,7 +133,7 @@ def evaluate_hypotheses(
         _check_counts(hypotheses=hypotheses, sources=sources)
         valid = sum(bool(checker(source, text)) for source, text in zip(sources, hypotheses, strict=True))
         validity = 100.0 * valid / len(hypotheses)
-    metrics = _metrics(tokenize)
+    metrics = make_metrics(tokenize) | {"ter": make_ter(tokenize)}
     scores = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
     return QualityScores(
         n=len(hypotheses),
@@ -133,9 +141,18 @@ def evaluate_hypotheses(
         bleu_signature=str(metrics["bleu"].get_signature()),
         chrf=scores["chrf"],
         chrf_signature=str(metrics["chrf"].get_signature()),
+        ter=scores["ter"],
+        ter_signature=str(metrics["ter"].get_signature()),
         validity=validity,
         stutter_per_100_words=stutter_per_100_words(hypotheses, references),
     )
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> tuple[float, str]:
+    """Corpus BLEU, 0 to 100, and its signature; arguments and errors as for `evaluate_hypotheses`."""
+    _check_counts(hypotheses=hypotheses, references=references)
+    bleu = make_metrics(tokenize)["bleu"]
+    return bleu.corpus_score(hypotheses, [references]).score, str(bleu.get_signature())
 
 
 def paired_bootstrap(
@@ -177,7 +194,7 @@ def paired_bootstrap(
     with _sacrebleu_seed(seed):
         test = PairedTest(
             [("baseline", baseline_hypotheses), ("system", hypotheses)],
-            _metrics(tokenize),
+            make_metrics(tokenize),
             [references],
             test_type="bs",
             n_samples=samples,
@@ -214,7 +231,13 @@ def load_checker(name: str) -> Checker:
     return checker
 
 
-def _metrics(tokenize: str) -> dict[str, Any]:
+def tokenizer_of(language: str) -> str:
+    """sacreBLEU's tokeniser for a target language, e.g. 'zh' or 'zh-TW'; '13a' for '' and most languages."""
+    return _TOKENIZERS.get(language.lower().replace("_", "-").split("-")[0], "13a")
+
+
+def make_metrics(tokenize: str) -> dict[str, Any]:
+    """sacreBLEU's metrics {'bleu': …, 'chrf': …}; raises PadirError for a tokeniser that it does not have."""
     if tokenize not in BLEU.TOKENIZERS:
         raise PadirError(f"tokenize={tokenize!r}: sacreBLEU knows {', '.join(sorted(BLEU.TOKENIZERS))}")
     try:
@@ -223,6 +246,11 @@ def _metrics(tokenize: str) -> dict[str, Any]:
     except RuntimeError as error:  # Japanese and Korean tokenisers need packages of their own.
         raise PadirError(f"tokenize={tokenize!r}: {' '.join(str(error).split())}") from error
     return {"bleu": bleu, "chrf": CHRF()}
+
+
+def make_ter(tokenize: str) -> TER:
+    """sacreBLEU's TER with its defaults, on words; on single characters where BLEU's tokeniser splits Chinese."""
+    return TER(normalized=True, asian_support=True) if tokenize in ("zh", "ja-mecab") else TER()
 
 
 def _comparison(baseline, system, *, signature: str) -> PairedComparison:

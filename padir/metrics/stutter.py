@@ -14,6 +14,9 @@ model output but not in the reference"). The paper gives no formula; ours:
 Worked example: output "he had had had a a car", reference "he had had a car". The output repeats "had" twice
 and "a" once; the reference excuses one "had". Excess 1 + 1 = 2 of 7 words: 28.57 per 100 words.
 
+Beside the excess, `StutterRates` gives the repeats of the output and of the reference as they are, each per 100 of its
+own items: what a language itself repeats ("had had", "sehr sehr") is then seen next to what the model adds.
+
 Words are what white space separates, compared as they are (case and attached punctuation count: "so, so" is
 no repeat). For scripts without spaces between words, use the rate on tokens.
 """
@@ -22,9 +25,25 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 from padir.errors import PadirError
 from padir.types import EOS_ID, PAD_ID
+
+
+@dataclass(frozen=True)
+class StutterRates:
+    """Repeats of a corpus, per 100 items (words or tokens).
+
+    Attributes:
+      output: all adjacent repeats of the output, per 100 items of the output.
+      reference: all adjacent repeats of the reference, per 100 items of the reference.
+      excess: those of the output that the reference does not excuse, per 100 items of the output: "stutter".
+    """
+
+    output: float
+    reference: float
+    excess: float
 
 
 def excess_repeats(output: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
@@ -41,6 +60,58 @@ def excess_repeats(output: Sequence[Hashable], reference: Sequence[Hashable]) ->
     return (_repeats(output) - _repeats(reference)).total()
 
 
+def stuttering_positions(output: Sequence[Hashable], reference: Sequence[Hashable]) -> list[int]:
+    """Where in a sentence the repeats stand that the reference does not excuse.
+
+    Of each item's repeats the first ones are those that are excused.
+
+    Returns:
+      Positions of `output` from 0, ascending, as many as `excess_repeats` counts; each repeats its left neighbour.
+    """
+    excused = _repeats(reference)
+    positions = []
+    for position, (previous, item) in enumerate(zip(output, output[1:], strict=False), start=1):
+        if item != previous:
+            continue
+        if excused[item]:
+            excused[item] -= 1
+        else:
+            positions.append(position)
+    return positions
+
+
+def stutter_rates(outputs: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> StutterRates:
+    """Rates of a corpus given as items: words, or token ids without EOS and pads.
+
+    Args:
+      outputs: the items of each hypothesis.
+      references: the items of each reference.
+
+    Raises:
+      PadirError: the two differ in length.
+    """
+    if len(outputs) != len(references):
+        raise PadirError(
+            f"stutter: {len(outputs)} hypotheses but {len(references)} references; give one reference a hypothesis"
+        )
+    excess = sum(excess_repeats(output, reference) for output, reference in zip(outputs, references, strict=True))
+    return StutterRates(
+        output=_per_100(sum(_repeats(output).total() for output in outputs), outputs),
+        reference=_per_100(sum(_repeats(reference).total() for reference in references), references),
+        excess=_per_100(excess, outputs),
+    )
+
+
+def word_stutter(hypotheses: Sequence[str], references: Sequence[str]) -> StutterRates:
+    """Word-level rates of a corpus; arguments and errors as for `stutter_per_100_words`."""
+    return stutter_rates([text.split() for text in hypotheses], [text.split() for text in references])
+
+
+def token_stutter(hypotheses: Iterable[Iterable[int]], references: Iterable[Iterable[int]]) -> StutterRates:
+    """Token-level rates of a corpus; arguments and errors as for `stutter_per_100_tokens`."""
+    return stutter_rates([content(row) for row in hypotheses], [content(row) for row in references])
+
+
 def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Returns the word-level stutter rate of a corpus, as the module defines it.
 
@@ -54,7 +125,7 @@ def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str]) 
     Raises:
       PadirError: the two sequences differ in length.
     """
-    return _rate([text.split() for text in hypotheses], [text.split() for text in references])
+    return word_stutter(hypotheses, references).excess
 
 
 def stutter_per_100_tokens(hypotheses: Iterable[Iterable[int]], references: Iterable[Iterable[int]]) -> float:
@@ -71,25 +142,21 @@ def stutter_per_100_tokens(hypotheses: Iterable[Iterable[int]], references: Iter
     Raises:
       PadirError: the two differ in their number of rows.
     """
-    return _rate([_content(row) for row in hypotheses], [_content(row) for row in references])
+    return token_stutter(hypotheses, references).excess
 
 
 def _repeats(items: Sequence[Hashable]) -> collections.Counter:
     return collections.Counter(item for previous, item in zip(items, items[1:], strict=False) if item == previous)
 
 
-def _content(row: Iterable[int]) -> list[int]:
+def content(row: Iterable[int]) -> list[int]:
+    """The ids of a row before its first EOS, without pads."""
     ids = [int(token) for token in row]
     if EOS_ID in ids:
         ids = ids[: ids.index(EOS_ID)]
     return [token for token in ids if token != PAD_ID]
 
 
-def _rate(outputs: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> float:
-    if len(outputs) != len(references):
-        raise PadirError(
-            f"stutter: {len(outputs)} hypotheses but {len(references)} references; give one reference a hypothesis"
-        )
-    items = sum(len(output) for output in outputs)
-    excess = sum(excess_repeats(output, reference) for output, reference in zip(outputs, references, strict=True))
-    return 100.0 * excess / items if items else 0.0
+def _per_100(count: int, rows: Sequence[Sequence[Hashable]]) -> float:
+    items = sum(len(row) for row in rows)
+    return 100.0 * count / items if items else 0.0

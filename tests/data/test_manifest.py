@@ -31,6 +31,16 @@ def models(tmp_path):
     return tmp_path
 
 
+def test_the_task_that_a_distilled_set_was_made_from():
+    raw = manifest()
+    assert not raw.is_distilled and raw.original_task == raw.task
+    once = TaskConfig("padir.distill", "toy_distilled", {"source_task": dataclasses.asdict(raw.task), "split": "train"})
+    twice = TaskConfig("padir.distill", "toy_distilled_distilled", {"source_task": dataclasses.asdict(once)})
+    for task in (once, twice):
+        distilled = manifest(task=task)
+        assert distilled.is_distilled and distilled.original_task == raw.task
+
+
 def test_the_same_task_and_settings_differ_in_nothing():
     assert difference(manifest(), TASK, SETTINGS) == ""
     # How records are split over files changes nothing that a reader sees.

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 from padir.errors import PadirError
-from padir.metrics.quality import evaluate_hypotheses, load_checker, paired_bootstrap
+from padir.metrics.quality import corpus_bleu, evaluate_hypotheses, load_checker, paired_bootstrap, tokenizer_of
 
 REFERENCES = [
     "the small dog sees the old cat in the garden today",
@@ -48,6 +48,35 @@ def test_same_as_sacrebleu_and_signature_says_how():
     assert scores.bleu_signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}"
     assert scores.chrf_signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}"
     assert "tok:zh" in evaluate_hypotheses(["你好"], ["你好"], tokenize="zh").bleu_signature
+
+
+def test_ter_by_hand():
+    # One word to insert, one to replace, a block to move: 1 + 1 + 1 edits for 4 + 2 + 4 words.
+    hypotheses, references = ["the cat sat", "x b", "c d a b"], ["the cat sat down", "a b", "a b c d"]
+    scores = evaluate_hypotheses(hypotheses, references)
+    assert scores.ter == pytest.approx(30.0)
+    assert scores.ter_signature.startswith("nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|")
+    assert scores.ter == sacrebleu.corpus_ter(hypotheses, [references]).score
+
+
+def test_ter_of_chinese_counts_characters():
+    # One of four characters is wrong; without splitting it would be the only "word".
+    assert evaluate_hypotheses(["你好世间"], ["你好世界"], tokenize="zh").ter == pytest.approx(25.0)
+    assert evaluate_hypotheses(["你好世间"], ["你好世界"]).ter == pytest.approx(100.0)
+
+
+def test_the_tokenizer_follows_the_target_language():
+    languages = ("", "de", "en", "zh", "zh-TW", "ZH_cn", "ja", "ko")
+    assert [tokenizer_of(language) for language in languages] == [*["13a"] * 3, *["zh"] * 3, "ja-mecab", "ko-mecab"]
+
+
+def test_another_tokenizers_bleu():
+    hypotheses, references = ["a “b” c d"], ["a “b” c e"]
+    for tokenize in ("13a", "intl"):
+        score, signature = corpus_bleu(hypotheses, references, tokenize)
+        assert score == sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenize).score
+        assert f"tok:{tokenize}|" in signature
+    assert corpus_bleu(hypotheses, references, "13a")[0] != corpus_bleu(hypotheses, references, "intl")[0]
 
 
 def test_validity_counts_what_the_checker_accepts():

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from padir.errors import PadirError
-from padir.metrics.stutter import excess_repeats, stutter_per_100_tokens, stutter_per_100_words
+from padir.metrics.stutter import (
+    StutterRates,
+    excess_repeats,
+    stutter_per_100_tokens,
+    stutter_per_100_words,
+    stuttering_positions,
+    token_stutter,
+    word_stutter,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +68,32 @@ def test_unequal_counts_are_named():
 def test_excess_is_bounded_and_none_against_itself(output, reference):
     assert excess_repeats(output, output) == 0
     assert excess_repeats(output, reference) <= excess_repeats(output, []) <= max(0, len(output) - 1)
+
+
+def test_rates_of_output_and_reference_by_hand():
+    # Output: 3 repeats in 10 words, one of them excused; references: 1 repeat in 8 words.
+    hypotheses, references = ["he had had had a a car", "a b c", ""], ["he had had a car", "a b", "d"]
+    assert word_stutter(hypotheses, references) == StutterRates(output=30.0, reference=12.5, excess=20.0)
+    # 2 repeats in 5 tokens, one excused; 1 in 4.
+    assert token_stutter([[5, 5, 5, 8, 7, 1]], [[5, 5, 8, 7, 1, 0]]) == StutterRates(40.0, 25.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "reference", "expected"),
+    [
+        ("the the cat", "the cat", [1]),
+        ("he had had had a a car", "he had had a car", [3, 5]),  # the first repeat of "had" is excused
+        ("a b a b", "a b", []),
+        ("no no no", "yes yes", [1, 2]),
+        ("", "a a", []),
+    ],
+)
+def test_where_it_stutters(output, reference, expected):
+    assert stuttering_positions(output.split(), reference.split()) == expected
+
+
+@given(st.lists(st.integers(2, 4)), st.lists(st.integers(2, 4)))
+def test_as_many_positions_as_the_excess(output, reference):
+    positions = stuttering_positions(output, reference)
+    assert len(positions) == excess_repeats(output, reference)
+    assert all(output[position] == output[position - 1] for position in positions)
