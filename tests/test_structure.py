@@ -7,7 +7,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
-    ("types", "rng", "sharding", "errors", "progress", "line_files", "host_memory", "preemption", "distributed"),
+    (
+        "types",
+        "rng",
+        "sharding",
+        "remat",
+        "errors",
+        "progress",
+        "line_files",
+        "host_memory",
+        "preemption",
+        "distributed",
+    ),
     ("masks", "layers", "attention", "cache"),
     ("network", "length", "flops"),
     ("corruption", "losses"),
@@ -17,7 +28,9 @@ LAYERS = (
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
     (
         "convert",
+        "average",
         "describe_checkpoint",
+        "describe_training",
         "warm_start",
         "train",
         "evaluate",
