@@ -79,7 +79,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(("index", "preset"), enumerate(["fsdp", "tensor", "fsdp+tensor"]))
+@pytest.mark.parametrize(("index", "preset"), list(enumerate(["fsdp", "tensor", "fsdp+tensor"])))
 def test_what_each_parameter_is_split_over(preset, index):
     found = specs(preset)
     assert {name: found[name] for name in EXPECTED} == {name: P(*axes[index]) for name, axes in EXPECTED.items()}

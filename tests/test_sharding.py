@@ -112,7 +112,7 @@ def test_activations_are_split_while_a_step_is_traced_only(split):
             return double(x)
 
     x = np.ones((8, 3, 4), np.float32)
-    assert jax.jit(traced)(x).sharding.spec == P(("replica", "data"), None, "model")
+    assert {shard.data.shape for shard in jax.jit(traced)(x).addressable_shards} == {(8 // 4, 3, 4 // 2)}
     assert "sharding_constraint" not in str(jax.make_jaxpr(double)(x))
 
 
