@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx, struct
 
 from padir.layers import Dense, dropout
+from padir.sharding import constrain
 from padir.types import Array
 
 
@@ -57,7 +58,9 @@ class MultiHeadAttention(nnx.Module):
         self.logits_dtype = jnp.dtype("float32") if float32_logits else dtype
 
     def _split_heads(self, x: Array) -> Array:
-        return x.reshape(*x.shape[:-1], self.num_heads, -1)
+        split = x.reshape(*x.shape[:-1], self.num_heads, -1)
+        # Positions that all rows share come as one row, which cannot be split.
+        return constrain(split, "batch" if len(x) > 1 else None, "length", "act_heads", None)
 
     def key_value(self, x: Array) -> KeyValue:
         """x [B, keys, E] → keys and values [B, keys, H, D]."""

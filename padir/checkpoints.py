@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
@@ -18,6 +19,8 @@ from padir.train_state import TrainState
 from padir.types import PyTree
 
 FOLDER = "checkpoints"
+# Parts of a checkpoint, and what another one of them would have been saved by.
+_ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
 
 
 def _is_not_about_reading(record: logging.LogRecord) -> bool:
@@ -55,8 +58,12 @@ class Checkpointer:
         self._manager = ocp.CheckpointManager(
             self._folder,
             options=options,
-            item_handlers={"params": ocp.StandardCheckpointHandler(), "progress": ocp.StandardCheckpointHandler()},
+            item_handlers={name: ocp.StandardCheckpointHandler() for name in _ITEMS},
         )
+
+    def steps(self) -> list[int]:
+        """The steps saved, in order."""
+        return sorted(self._manager.all_steps())
 
     def latest_step(self) -> int | None:
         """The newest step saved, or None."""
@@ -74,7 +81,7 @@ class Checkpointer:
         Raises:
           PadirError: no checkpoint is whole; or the newest is of another model or optimizer.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
+        steps = self.steps()[::-1]
         alone, damaged = jax.process_count() == 1, {}
         for step in steps:
             try:
@@ -100,51 +107,62 @@ class Checkpointer:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        progress = {"step": state.step, "opt_state": state.opt_state}
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params), progress=ocp.args.StandardSave(progress)
-            ),
-        )
+        items = {"params": state.params, "progress": {"step": state.step, "opt_state": state.opt_state}}
+        if state.ema is not None:
+            items["ema"] = state.ema
+        saved = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
+        self._manager.save(step, args=ocp.args.Composite(**saved))
 
     def restore(self, like: TrainState, step: int | None = None) -> TrainState:
         """Restores a whole state.
 
         Args:
-          like: a state of the same shapes and shardings (its values are not read).
+          like: a state of the same shapes, with the shardings to restore to (its values are not read), whatever the
+            state was saved with. If it has an average of the parameters that the checkpoint lacks, that starts at the
+            parameters restored.
           step: which; the newest by default.
 
         Raises:
           PadirError: there is no such checkpoint, or it is of another model.
         """
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        progress = {"step": abstract.step, "opt_state": abstract.opt_state}
-        restored = self._restore(step, abstract.params, progress=ocp.args.StandardRestore(progress))
-        return TrainState(restored["progress"]["step"], restored["params"], restored["progress"]["opt_state"])
+        items = {"params": abstract.params, "progress": {"step": abstract.step, "opt_state": abstract.opt_state}}
+        if like.ema is not None and self.has_ema(step):
+            items["ema"] = abstract.ema
+        restored = self._restore(step, items)
+        ema = None
+        if like.ema is not None:
+            ema = restored["ema"] if "ema" in items else jax.tree.map(jnp.copy, restored["params"])
+        progress = restored["progress"]
+        return TrainState(progress["step"], restored["params"], progress["opt_state"], ema)
 
-    def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None) -> PyTree:
-        """Restores parameters alone, for inference; `abstract` as given by `jax.eval_shape(model.init, 0)`."""
-        sharding = replicated(mesh)
+    def has_ema(self, step: int | None = None) -> bool:
+        """Whether the checkpoint, the newest by default, has an average of the parameters."""
+        return (self._folder / str(self.latest_step() if step is None else step) / "ema").is_dir()
+
+    def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None, *, ema: bool = False) -> PyTree:
+        """Restores parameters alone, or their average, whole on every device of the mesh.
+
+        `abstract` as given by `jax.eval_shape(model.init, 0)`.
+        """
+        sharding, name = replicated(mesh), "ema" if ema else "params"
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
-        return self._restore(step, placed)["params"]
+        return self._restore(step, {name: placed})[name]
 
-    def _restore(self, step: int | None, params: PyTree, **others) -> ocp.args.Composite:
+    def _restore(self, step: int | None, items: dict[str, PyTree]) -> ocp.args.Composite:
         step = self.latest_step() if step is None else step
-        if step is None or step not in self._manager.all_steps():
-            have = ", ".join(map(str, self._manager.all_steps()))
+        if step is None or step not in self.steps():
+            have = ", ".join(map(str, self.steps()))
             found = f"no checkpoint of step {step}; steps there: {have}" if have else "no checkpoint was saved yet"
             raise PadirError(f"{self._folder}: {found}")
         folder = self._folder / str(step)
         try:
             # Before anything is read: Orbax would read every other array first, or leave half of them behind.
             saved = self._manager.item_metadata(step)
-            _check_shapes(folder, saved["params"], params, "model")
-            if "progress" in others:
-                _check_shapes(folder, saved["progress"], others["progress"].item, "optimizer")
-            return self._manager.restore(
-                step, args=ocp.args.Composite(params=ocp.args.StandardRestore(params), **others)
-            )
+            for name, tree in items.items():
+                _check_shapes(folder, saved[name], tree, _ITEMS[name])
+            wanted = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
+            return self._manager.restore(step, args=ocp.args.Composite(**wanted))
         except (ValueError, KeyError, FileNotFoundError) as error:
             if isinstance(error, PadirError):
                 raise

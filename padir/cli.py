@@ -31,6 +31,7 @@ SUMMARIES = {
     "theory": "draw the figures of the paper's theory and check its claims, exactly",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
     "checkpoint": "say what a checkpoint holds: step, parameters, hashes",
+    "average": "make a run directory of the mean of a run's checkpoints, or of its moving average",
     "export": "write a trained model as safetensors, for Hugging Face if it is autoregressive",
 }
 
@@ -60,6 +61,7 @@ EXAMPLES = {
     "theory": "padir theory --output_dir=runs/theory --quick",
     "import": "padir import --source=t5-small --output_dir=runs/t5_small",
     "checkpoint": "padir checkpoint --path=runs/ar",
+    "average": "padir average --run_dir=runs/ar --output_dir=runs/ar_mean --last=3",
     "export": "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
 }
 

@@ -33,6 +33,7 @@ from padir import (
     translate,
 )
 from padir.analysis.attention import attention
+from padir.average import average
 from padir.benchmark import compare, latency, roofline, systems, throughput, workloads
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
@@ -52,6 +53,7 @@ from padir.distributed import is_first
 from padir.errors import PadirError
 from padir.gin_statements import macros_in, reached_by, statements_of
 from padir.run_directory import write_text
+from padir.sharding import Layout
 from padir.theory.run import theory
 
 # What each subcommand runs.
@@ -73,6 +75,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "import": convert.import_checkpoint,
     "export": convert.export_checkpoint,
     "checkpoint": describe_checkpoint.describe_checkpoint,
+    "average": average,
 }
 
 # What gin files can make with @NAME().
@@ -84,6 +87,7 @@ DATACLASSES = (
     CorruptionConfig,
     optimizers.OptimizerConfig,
     train.Cadence,
+    Layout,
     TaskConfig,
     PrepareSettings,
     refinement.Refinement,
@@ -111,7 +115,7 @@ _ANNOTATED: dict[str, Any] = {cls.__name__: cls for cls in DATACLASSES} | COMMAN
 _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "prepare": lambda given: f"{given['output_dir']}/prepare.gin",
     "vocabulary": lambda given: f"{given['output']}.gin",
-    "train": lambda given: f"{given['run_dir']}/train.gin",
+    "train": lambda given: None if given["describe"] else f"{given['run_dir']}/train.gin",
     "evaluate": lambda given: f"{given['output_dir']}/{given['name']}.gin",
     "tables": lambda given: f"{given['output_dir']}/tables.gin",
     "translate": lambda given: None if given["output"] == "-" else f"{given['output']}.gin",
@@ -126,6 +130,7 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "import": lambda given: f"{given['output_dir']}/import.gin",
     "export": lambda given: f"{given['output_dir']}/export.gin",
     "checkpoint": lambda given: None,
+    "average": lambda given: f"{given['output_dir']}/average.gin",
 }
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from padir.sharding import constrain
 from padir.types import Array
 
 ACTIVATIONS = ("relu", "gated-gelu")
@@ -118,11 +119,12 @@ class MLP(nnx.Module):
         self.dropout_rate = dropout_rate
 
     def __call__(self, x: Array, dropout_key: Array | None = None) -> Array:
-        """x [..., L, E] → [..., L, E]."""
+        """x [N, L, E] → [N, L, E]."""
         if self.activation == "gated-gelu":
             hidden = jax.nn.gelu(self.wi_0(x), approximate=True) * self.wi_1(x)
         else:
             hidden = jax.nn.relu(self.wi(x))
+        hidden = constrain(hidden, "batch", "length", "act_mlp")
         return self.wo(dropout(hidden, self.dropout_rate, dropout_key, broadcast_axis=-2))
 
 

@@ -21,6 +21,8 @@ from padir.attention import KeyValue, MultiHeadAttention
 from padir.cache import DecoderCache
 from padir.errors import PadirError
 from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
+from padir.remat import rematerialised
+from padir.sharding import constrain
 from padir.types import Array
 
 _SIZES = (
@@ -131,9 +133,9 @@ class EncoderLayer(nnx.Module):
         """x [B, Ls, E], bias [B, H, Ls, Ls] → [B, Ls, E]."""
         normed = self.pre_attention_layer_norm(x)
         attended, _ = self.attention(normed, self.attention.key_value(normed), bias, subkey(key, 0))
-        x = x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+        x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
         fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 2))
-        return x + dropout(fed, self.dropout_rate, subkey(key, 3), broadcast_axis=-2)
+        return _residual(x + dropout(fed, self.dropout_rate, subkey(key, 3), broadcast_axis=-2))
 
 
 class Encoder(nnx.Module):
@@ -151,7 +153,7 @@ class Encoder(nnx.Module):
         bias = self.relpos_bias(positions, positions) + masks.to_bias(mask)
         x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
         for index, layer in enumerate(self.layers):
-            x = layer(x, bias, subkey(key, index + 2))
+            x = rematerialised(layer)(x, bias, subkey(key, index + 2))
         return dropout(self.encoder_norm(x), self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
 
 
@@ -195,22 +197,22 @@ class DecoderLayer(nnx.Module):
         if cached is not None:
             keys = kv_cache.write(cached[0], keys, cached[1])
         attended, self_weights = self.self_attention(normed, keys, self_bias, subkey(key, 0))
-        x = x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+        x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
 
         if positional_weights is not None:
             # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
             weights = dropout(positional_weights, self.dropout_rate, subkey(key, 2), broadcast_axis=-2)
             values = self.positional_attention.key_value(x).value
-            x = x + self.positional_attention.apply(weights, values)
+            x = _residual(x + self.positional_attention.apply(weights, values))
 
         normed = self.pre_cross_attention_layer_norm(x)
         # [B·K, q, E] → [B, K·q, E]: all hypotheses of a source are just more queries on its one memory.
         folded = normed.reshape(source.key.shape[0], -1, normed.shape[-1])
         attended, cross = self.encoder_decoder_attention(folded, source, source_bias, subkey(key, 3))
-        x = x + dropout(attended.reshape(x.shape), self.dropout_rate, subkey(key, 4), broadcast_axis=-2)
+        x = _residual(x + dropout(attended.reshape(x.shape), self.dropout_rate, subkey(key, 4), broadcast_axis=-2))
 
         fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 5))
-        x = x + dropout(fed, self.dropout_rate, subkey(key, 6), broadcast_axis=-2)
+        x = _residual(x + dropout(fed, self.dropout_rate, subkey(key, 6), broadcast_axis=-2))
         return x, self_weights, _unfold_queries(cross, x.shape[0]), keys
 
 
@@ -234,7 +236,7 @@ class Decoder(nnx.Module):
         x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
         self_attentions, cross_attentions, written = [], [], []
         for index, layer in enumerate(self.layers):
-            x, self_weights, cross_weights, keys = layer(
+            x, self_weights, cross_weights, keys = rematerialised(layer)(
                 x,
                 plan.source[index],
                 plan.source_bias,
@@ -266,7 +268,8 @@ class EncoderDecoder(nnx.Module):
 
     def encode(self, tokens: Array, dropout_key: Array | None = None) -> Array:
         """Source tokens [B, Ls] int32 → encoder output [B, Ls, E]."""
-        return self.encoder(self.token_embedder(tokens), masks.encoder_mask(tokens), dropout_key)
+        embedded = _residual(self.token_embedder(tokens))
+        return self.encoder(embedded, masks.encoder_mask(tokens), dropout_key)
 
     def plan(self, encoded: Array, source_tokens: Array, target: Array | int) -> DecodePlan:
         """Computes what all steps of a decode, or all stages of training, share.
@@ -304,13 +307,15 @@ class EncoderDecoder(nnx.Module):
         dropout_key: Array | None = None,
     ) -> DecoderOutput:
         """Target tokens [N, q] int32 → DecoderOutput."""
-        return self.decoder(self.token_embedder(tokens), plan, cache, dropout_key)
+        return self.decoder(_residual(self.token_embedder(tokens)), plan, cache, dropout_key)
 
     def logits(self, hidden: Array) -> Array:
         """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
         if self.config.tied_logits:
-            return self.token_embedder.attend(hidden) / math.sqrt(self.config.embed_dim)
-        return self.logits_dense.in_float32(hidden)
+            logits = self.token_embedder.attend(hidden) / math.sqrt(self.config.embed_dim)
+        else:
+            logits = self.logits_dense.in_float32(hidden)
+        return constrain(logits, "batch", "length", "act_vocab")
 
     def candidate_embeddings(self, tokens: Array) -> Array:
         """What `candidate_logits` takes of tokens [..., C] int32: their rows of the output table, [..., C, E]."""
@@ -328,6 +333,11 @@ class EncoderDecoder(nnx.Module):
         return kv_cache.empty_cache(
             config.num_decoder_layers, rows, max_length, config.num_heads, config.head_dim, jnp.dtype(config.dtype)
         )
+
+
+def _residual(x: Array) -> Array:
+    """x [N, L, E], split over devices as the rules say; N = B where training does so."""
+    return constrain(x, "batch", "length", "act_embed")
 
 
 def _unfold_queries(weights: Array, rows: int) -> Array:

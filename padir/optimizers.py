@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import optax
 
 from padir.errors import PadirError
+from padir.sharding import LogicalAxes
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,9 @@ class OptimizerConfig:
       decay_rate: exponent of Adafactor's second-moment decay.
       clip_global_norm: longest gradient, all parameters taken together; longer ones are scaled to it before
         Adafactor sees them. None, as in T5X: only Adafactor's own clipping, of each array's update at RMS 1.
+      ema_decay: d of an exponential moving average of the parameters, kept in checkpoints: after each update
+        d · average + (1 - d) · parameters, from the initial parameters on. None keeps none. Training itself does not
+        read it; `padir average --ema` makes a run directory of it.
     """
 
     peak_learning_rate: float = 3e-3
@@ -27,6 +33,7 @@ class OptimizerConfig:
     floor_learning_rate: float = 1e-5
     decay_rate: float = 0.8
     clip_global_norm: float | None = None
+    ema_decay: float | None = None
 
     def __post_init__(self):
         if not 0.0 < self.floor_learning_rate <= self.peak_learning_rate:
@@ -40,6 +47,9 @@ class OptimizerConfig:
             raise PadirError(f"OptimizerConfig.decay_rate: {self.decay_rate} is not above 0")
         if self.clip_global_norm is not None and self.clip_global_norm <= 0.0:
             raise PadirError(f"OptimizerConfig.clip_global_norm: {self.clip_global_norm} is not above 0; None is off")
+
+        if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
+            raise PadirError(f"OptimizerConfig.ema_decay: {self.ema_decay} is not between 0 and 1; None is off")
 
     def schedule(self, num_steps: int) -> optax.Schedule:
         """The learning rate by step, counted from 0, of a run of `num_steps`.
@@ -78,3 +88,27 @@ class OptimizerConfig:
         if self.clip_global_norm is None:
             return adafactor
         return optax.chain(optax.clip_by_global_norm(self.clip_global_norm), adafactor)
+
+
+def statistic_axes(name: str, shape: Sequence[int], param_shape: Sequence[int], axes: LogicalAxes) -> LogicalAxes:
+    """The logical axes of an optimizer's statistic of one parameter.
+
+    Args:
+      name: of the statistic: of Adafactor `v_row`, means over the parameter's longest axis, `v_col`, means over the
+        second longest, or `v`, all of it; those of the three that a parameter does not need are arrays of one zero.
+      shape: of the statistic.
+      param_shape, axes: of the parameter.
+
+    Raises:
+      PadirError: a statistic of another shape, as of an optimizer that this function does not know.
+    """
+    if tuple(shape) == tuple(param_shape):
+        return axes
+    if name in ("v_row", "v_col") and len(axes) > 1:
+        # The order among equals is numpy's, as in optax.
+        missing = int(np.argsort(param_shape)[-1 if name == "v_row" else -2])
+        if tuple(shape) == tuple(np.delete(param_shape, missing)):
+            return (*axes[:missing], *axes[missing + 1 :])
+    if tuple(shape) == (1,):
+        return (None,)
+    raise PadirError(f"optimizer statistic {name} of shape {tuple(shape)}: its parameter is {tuple(param_shape)}")

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from padir import remat as rematerialisation
 from padir import sharding
 from padir.checkpoints import Checkpointer
 from padir.data.batching import Buckets, eval_batches, train_batches
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
+from padir.describe_training import describe_training
 from padir.distributed import first_process, is_first, say
 from padir.errors import PadirError, Preempted
 from padir.metrics.writers import MetricWriter
@@ -29,6 +32,7 @@ from padir.optimizers import OptimizerConfig
 from padir.preemption import Preemption
 from padir.progress import progress
 from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_data, save_model
+from padir.sharding import AxisRules, Layout
 from padir.train_state import TrainState, create_train_state
 from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
 from padir.types import PAD_ID, PyTree, TokenIds
@@ -80,7 +84,10 @@ def train(
     initialize_from: str | None = None,
     task: TaskConfig | None = None,
     settings: PrepareSettings | None = None,
-) -> TrainState:
+    layout: Layout = Layout(),
+    remat: str = "none",
+    describe: bool = False,
+) -> TrainState | None:
     """Trains a model, or goes on with the newest checkpoint in `run_dir`.
 
     A run that goes on must have the seed, batches and data it was started with. `MAY_CHANGE` names what may change,
@@ -104,18 +111,28 @@ def train(
         from it, the others (positional attention, length head) fresh. The data must have its vocabulary.
       task: prepared into `data_dir`, in a process of its own, if nothing is there yet.
       settings: how to prepare it.
+      layout: how the devices share the work; a run may go on under another.
+      remat: what the backward pass computes again instead of keeping it, to save memory: 'none', 'dots' (everything
+        but products with weights) or 'layer' (everything but the layers' inputs).
+      describe: train nothing; print each parameter, its shape and its share on a device.
 
     Returns:
-      The final state.
+      The final state; None after `describe`.
 
     Raises:
       PadirError: anything the user can mend; also a loss that is not finite.
       Preempted: SIGTERM came; the state is saved, and the same call goes on from there.
     """
+    rematerialisation.check(remat)
+    if describe:
+        describe_training(model, data_dir, settings, optimizer.build(num_steps), layout, optimizer.ema_decay)
+        return None
     data = _open_or_prepare(data_dir, task, settings)
     built = model(TokenIds(data.vocabulary().num_pieces))
     splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
-    run = _Run(run_dir, built, data, splits, bucketed, batch_size, accumulate, num_steps, optimizer, seed)
+    run = _Run(
+        run_dir, built, data, splits, bucketed, batch_size, accumulate, num_steps, optimizer, seed, layout, remat
+    )
     return _train(run, cadence, initialize_from)
 
 
@@ -133,6 +150,8 @@ class _Run:
     num_steps: int
     optimizer: OptimizerConfig
     seed: int
+    layout: Layout
+    remat: str
 
     def settings(self) -> dict[str, Any]:
         """What decides the parameters besides the model, for train.json."""
@@ -155,13 +174,13 @@ class _Run:
 
 def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainState:
     """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
-    mesh = sharding.make_mesh()
+    mesh, rules, ema_decay = sharding.make_mesh(layout=run.layout), run.layout.rules, run.optimizer.ema_decay
     sharding.check_batch_size(run.batch_size, mesh)
     vocabulary = run.data.vocabulary()
     updates = run.optimizer.build(run.num_steps)
     save_model(run.run_dir, run.model, vocabulary)
     check_shared(run.run_dir)
-    state = create_train_state(run.model, updates, run.seed, mesh)
+    state = create_train_state(run.model, updates, run.seed, mesh, rules, ema=ema_decay is not None)
     with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
         restored = checkpointer.restore_newest(state)
         start_step = None if restored is None else int(restored.step)
@@ -174,11 +193,12 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
             say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         elif initialize_from is not None:
             begun = start_from(state.params, initialize_from, vocabulary, mesh, network=run.model.network)
-            state = state.replace(params=begun)
+            state = state.replace(params=begun, ema=state.ema and jax.tree.map(jnp.copy, begun))
         if finished:
             return state
         schedule = run.optimizer.schedule(run.num_steps)
-        step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate)
+        options = {"rules": rules, "remat": run.remat, "ema_decay": ema_decay}
+        step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **options)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
             return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer)
 
@@ -188,8 +208,10 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
     train_split, eval_split = run.splits
     evaluator = None
     if cadence.evaluate:
-        evaluator = Evaluator(run.model, run.data, eval_split, run.buckets, run.batch_size, mesh)
+        rules = run.layout.rules
+        evaluator = Evaluator(run.model, run.data, eval_split, run.buckets, run.batch_size, mesh, rules)
     step = int(state.step)
+    share, shares = sharding.row_share(mesh)
     batches = train_batches(
         run.data.split(train_split),
         buckets=run.buckets,
@@ -197,8 +219,8 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
         seed=run.seed,
         start_step=step,
         num_steps=run.num_steps - step,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        process_index=share,
+        process_count=shares,
     )
     steps = CompiledSteps(step_fn)
     window = MetricWindow(steps)
@@ -331,10 +353,19 @@ class MetricWindow:
 class Evaluator:
     """Loss and accuracy on a held-out split, teacher-forced, under a corruption that never changes."""
 
-    def __init__(self, model: Model, data: PreparedSet, split: str, buckets: Buckets, batch_size: int, mesh: Mesh):
+    def __init__(
+        self,
+        model: Model,
+        data: PreparedSet,
+        split: str,
+        buckets: Buckets,
+        batch_size: int,
+        mesh: Mesh,
+        rules=AxisRules(),
+    ):
         self._split, self._buckets, self._batch_size, self._mesh = data.split(split), buckets, batch_size, mesh
         self._name = split
-        self._step = make_eval_step(model, mesh)
+        self._step = make_eval_step(model, mesh, rules)
 
     def __call__(self, params: PyTree) -> dict[str, float]:
         """Metrics of the split, named `<split>/<metric>`.
@@ -344,12 +375,13 @@ class Evaluator:
         """
         totals: dict[str, float] = {}
         rows = tokens = 0
+        share, shares = sharding.row_share(self._mesh)
         batches = eval_batches(
             self._split,
             buckets=self._buckets,
             batch_size=self._batch_size,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            process_index=share,
+            process_count=shares,
         )
         for batch in batches:
             placed = sharding.place_batch(model_features(batch), self._mesh)

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from padir import remat as rematerialisation
 from padir import rng
 from padir.errors import PadirError
 from padir.models import Batch, Metrics, Model
-from padir.sharding import batch_sharding, replicated
-from padir.train_state import TrainState
-from padir.types import DATA_AXIS, PAD_ID, REPLICA_AXIS, PyTree
+from padir.models.axes import parameter_shardings
+from padir.sharding import AxisRules, activations, batch_sharding, batch_ways, replicated
+from padir.train_state import TrainState, abstract_train_state, shardings_of
+from padir.types import PAD_ID, PyTree
 
 MODEL_FEATURES = ("encoder_input_tokens", "decoder_target_tokens")
 
@@ -31,6 +33,10 @@ def make_train_step(
     seed: int,
     mesh: Mesh,
     accumulate: int = 1,
+    *,
+    rules: AxisRules = AxisRules(),
+    remat: str = "none",
+    ema_decay: float | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Compiles one update.
 
@@ -39,9 +45,13 @@ def make_train_step(
       optimizer: as built by `OptimizerConfig.build`.
       schedule: its learning rate, reported among the metrics.
       seed: of corruption and dropout; the step is folded in.
-      mesh: batch rows are split over its data axes, the state is replicated.
+      mesh: batch rows are split over its data axes.
       accumulate: micro-batches that each update is computed in, one after the other, for batches that do not fit
         the memory at once. The gradient is the whole batch's, the same noise included; only dropout is drawn anew.
+      rules: what parameters, the optimizer's state and activations are split over.
+      remat: what the backward pass computes again, one of `remat.CHOICES`.
+      ema_decay: d of the average of the parameters, d · average + (1 - d) · parameters after each update; None for
+        states without one.
 
     Returns:
       (state, batch) → (state, metrics). The given state's buffers are reused and must not be read again.
@@ -49,43 +59,59 @@ def make_train_step(
       (non-pad source and target tokens of the batch).
 
     Raises:
-      PadirError: `accumulate` is not positive; by the step, a batch that does not divide into such micro-batches.
+      PadirError: `accumulate` is not positive, an unknown `remat`, or sizes that do not divide evenly over the mesh;
+        by the step, a batch that does not divide into such micro-batches.
     """
     if accumulate < 1:
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
+    rematerialisation.check(remat)
+
+    def split(gradients: PyTree) -> PyTree:
+        # As their parameters: each device then adds up, and updates, only its own part.
+        return jax.lax.with_sharding_constraint(gradients, parameter_shardings(gradients, mesh, rules))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """One update, traced once."""
         key = rng.stream(seed, "train_step", state.step)
         trained, frozen = model.split_frozen(state.params)
-        if accumulate == 1:
 
-            def objective(trained: PyTree):
-                return model.loss_and_metrics(model.join_frozen(trained, frozen), batch, key, True)
+        def objective(trained: PyTree):
+            return model.loss_and_metrics(model.join_frozen(trained, frozen), batch, key, True)
 
-            (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
-        else:
-            _check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
-            gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate)
+        with activations(mesh, rules), rematerialisation.rematerialising(remat):
+            if accumulate == 1:
+                (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
+                gradients = split(gradients)
+            else:
+                _check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
+                gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate, split)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = schedule(state.step)
         metrics["tokens"] = sum((batch[name] != PAD_ID).sum() for name in MODEL_FEATURES)
         params = model.join_frozen(optax.apply_updates(trained, updates), frozen)
-        return TrainState(state.step + 1, params, opt_state), metrics
+        ema = None if ema_decay is None else optax.incremental_update(params, state.ema, 1.0 - ema_decay)
+        return TrainState(state.step + 1, params, opt_state, ema), metrics
 
+    shardings = shardings_of(abstract_train_state(model, optimizer, mesh, rules, ema=ema_decay is not None))
     return jax.jit(
         step,
-        in_shardings=(replicated(mesh), batch_sharding(mesh)),
-        out_shardings=replicated(mesh),
+        in_shardings=(shardings, batch_sharding(mesh)),
+        out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
     )
 
 
 def _accumulated(
-    model: Model, trained: PyTree, frozen: PyTree, batch: Batch, key: jax.Array, count: int
+    model: Model,
+    trained: PyTree,
+    frozen: PyTree,
+    batch: Batch,
+    key: jax.Array,
+    count: int,
+    place: Callable[[PyTree], PyTree],
 ) -> tuple[PyTree, Metrics]:
-    """Gradients and metrics of a batch [B, …], computed in `count` micro-batches [B / count, …]."""
+    """Gradients, each put in its `place`, and metrics of a batch, computed in `count` micro-batches [B / count, …]."""
     features = model.features(batch, key)
     totals = model.totals(features)
 
@@ -99,7 +125,7 @@ def _accumulated(
 
     def add(total: PyTree, micro: tuple[Batch, jax.Array]) -> tuple[PyTree, Metrics]:
         (_, metrics), gradients = jax.value_and_grad(share, has_aux=True)(trained, *micro)
-        return jax.tree.map(jnp.add, total, gradients), metrics
+        return place(jax.tree.map(jnp.add, total, gradients)), metrics
 
     micros = jax.tree.map(split, features), jnp.arange(count)
     gradients, metrics = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, trained), micros)
@@ -108,7 +134,7 @@ def _accumulated(
 
 def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
     """Raises PadirError unless `rows` make `count` micro-batches that divide evenly over the mesh's data axes."""
-    ways = mesh.shape[REPLICA_AXIS] * mesh.shape[DATA_AXIS]
+    ways = batch_ways(mesh)
     if rows % (count * ways):
         raise PadirError(
             f"train.accumulate: a batch of {rows} does not divide into {count} micro-batches over {ways} device(s); "
@@ -116,12 +142,14 @@ def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
         )
 
 
-def make_eval_step(model: Model, mesh: Mesh) -> Callable[[PyTree, Batch], Metrics]:
+def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> Callable[[PyTree, Batch], Metrics]:
     """Compiles (params, batch) → metrics without dropout, under the same corruption every time."""
 
     def step(params: PyTree, batch: Batch) -> Metrics:
-        metrics = model.loss_and_metrics(params, batch, rng.stream(0, "evaluation"), False)[1]
+        with activations(mesh, rules):
+            metrics = model.loss_and_metrics(params, batch, rng.stream(0, "evaluation"), False)[1]
         rows = (batch["decoder_target_tokens"][:, 0] != PAD_ID).sum()
         return {**metrics, "rows": rows}
 
-    return jax.jit(step, in_shardings=(replicated(mesh), batch_sharding(mesh)), out_shardings=replicated(mesh))
+    shardings = parameter_shardings(jax.eval_shape(model.init, 0), mesh, rules)
+    return jax.jit(step, in_shardings=(shardings, batch_sharding(mesh)), out_shardings=replicated(mesh))

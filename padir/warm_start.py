@@ -21,7 +21,7 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     every bucket takes what the other has learnt for its distance (`layers.rebucketed`).
 
     Args:
-      params: fresh parameters.
+      params: fresh parameters; those that are replaced stay where they were on the mesh.
       source: the run to start from (its newest checkpoint), T5X checkpoint or folder of Hugging Face.
       vocabulary: of the new run; embeddings mean nothing under another.
       mesh: where parameters live.
@@ -52,8 +52,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
                 advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
             raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
         if name.endswith("decoder/relpos_bias/rel_embedding") and opened.model.network.causal != network.causal:
-            return rebucketed(given[path], bidirectional=not network.causal)
-        return given[path]
+            return jax.device_put(rebucketed(given[path], bidirectional=not network.causal), leaf.sharding)
+        return jax.device_put(given[path], leaf.sharding)
 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
     names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}

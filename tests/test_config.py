@@ -234,6 +234,7 @@ def test_the_operative_configuration_can_be_read_again(tiny, tmp_path):
 
 def test_each_commands_configuration_lies_beside_its_result():
     given = {"output_dir": "out", "run_dir": "run", "name": "x", "output": "file", "report_dir": "report"}
+    given["describe"] = False
     places = {command: place(given) for command, place in config._OPERATIVE_FILES.items()}
     assert places == {
         "prepare": "out/prepare.gin",
@@ -252,5 +253,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "demo": "report/demo.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",
+        "average": "out/average.gin",
     }
+    assert config._OPERATIVE_FILES["train"]({"run_dir": "run", "describe": True}) is None
     assert config._OPERATIVE_FILES["translate"]({"output": "-"}) is None

@@ -35,10 +35,14 @@ train.optimizer = @OptimizerConfig()
 OptimizerConfig.peak_learning_rate = 0.02
 OptimizerConfig.warmup_steps = 4
 train.cadence = @Cadence()
+train.layout = @Layout()
 Cadence.log = 1
 Cadence.evaluate = 20
 Cadence.checkpoint = 15
 """
+
+# Everything split: parameters and optimizer state over 4 devices of both processes, layers over 2; and an average kept.
+SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.OptimizerConfig.ema_decay=0.9"]
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +72,23 @@ def launch(tiny, compilation_cache, quick_compiles, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(launch, tiny, tmp_path_factory):
-    """Run directories by devices: 1, 2 and 8 of one process, and '2x4'."""
+    """Run directories by devices: 1, 2 and 8 of one process, '2x4' and, with a layer on 2 devices, '2x4 split'."""
     folder = tmp_path_factory.mktemp("runs")
-    done = launch(folder / "2x4")
-    assert done.returncode == 0, done.stderr
-    # Both processes train, one speaks.
-    assert done.stderr.count("trained to step 20") == 1
+    for name, arguments in {"2x4": [], "2x4 split": SPLIT}.items():
+        done = launch(folder / name, *arguments)
+        assert done.returncode == 0, done.stderr
+        # Both processes train, one speaks.
+        assert done.stderr.count("trained to step 20") == 1
     (folder / "run.gin").write_text(RUN)
     make_mesh = sharding.make_mesh
     for count in (1, 2, 8):
         arguments = [f"--gin_file={folder / 'run.gin'}", f"--run_dir={folder / str(count)}", f"--data_dir={tiny.data}"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sharding, "make_mesh", lambda count=count: make_mesh(jax.devices()[:count]))
+            patch.setattr(
+                sharding, "make_mesh", lambda count=count, **options: make_mesh(jax.devices()[:count], **options)
+            )
             assert cli.main(["train", *arguments]) == 0
-    return {devices: folder / devices for devices in ("1", "2", "8", "2x4")}
+    return {devices: folder / devices for devices in ("1", "2", "8", "2x4", "2x4 split")}
 
 
 def losses(run_dir, name="train/loss"):
@@ -95,7 +102,7 @@ def params(run_dir):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(opened.params)]
 
 
-@pytest.mark.parametrize("devices", ["2", "8", "2x4"])
+@pytest.mark.parametrize("devices", ["2", "8", "2x4", "2x4 split"])
 def test_devices_and_processes_make_no_difference(devices, runs):
     expected, found = losses(runs["1"]), losses(runs[devices])
     assert list(found) == list(range(1, 21)) and found[20] < found[1]

@@ -11,6 +11,7 @@ LAYERS = (
         "types",
         "rng",
         "sharding",
+        "remat",
         "errors",
         "progress",
         "line_files",
@@ -28,7 +29,9 @@ LAYERS = (
     ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
     (
         "convert",
+        "average",
         "describe_checkpoint",
+        "describe_training",
         "warm_start",
         "train",
         "evaluate",
