@@ -234,6 +234,7 @@ def test_the_operative_configuration_can_be_read_again(tiny, tmp_path):
 
 def test_each_commands_configuration_lies_beside_its_result():
     given = {"output_dir": "out", "run_dir": "run", "name": "x", "output": "file", "report_dir": "report"}
+    given |= {"shards": None, "host_index": None}
     places = {command: place(given) for command, place in config._OPERATIVE_FILES.items()}
     assert places == {
         "prepare": "out/prepare.gin",
@@ -252,4 +253,10 @@ def test_each_commands_configuration_lies_beside_its_result():
         "import": "out/import.gin",
         "export": "out/export.gin",
     }
-    assert config._OPERATIVE_FILES["translate"]({"output": "-"}) is None
+    translate = config._OPERATIVE_FILES["translate"]
+    assert translate({"output": "-", "shards": None, "host_index": None}) is None
+    # Of hosts that do not know of one another the first writes.
+    sharded = {"output": "folder", "shards": 4}
+    assert [translate(sharded | {"host_index": index}) for index in (None, 0, 1)] == ["folder/translate.gin"] * 2 + [
+        None
+    ]

@@ -7,7 +7,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
-    ("types", "rng", "sharding", "errors", "progress", "line_files", "host_memory", "preemption", "distributed"),
+    (
+        "types",
+        "rng",
+        "sharding",
+        "errors",
+        "progress",
+        "line_files",
+        "line_shards",
+        "host_memory",
+        "preemption",
+        "distributed",
+    ),
     ("masks", "layers", "attention", "cache"),
     ("network", "length", "flops"),
     ("corruption", "losses"),
@@ -22,6 +33,8 @@ LAYERS = (
         "train",
         "evaluate",
         "translator",
+        "translate_lines",
+        "translate_shards",
         "translate",
         "distill",
         "benchmark",
