@@ -34,6 +34,6 @@ done
 ((${#words[@]} == ${expected_words:-2})) || usage "${#words[@]} arguments before -- instead of ${expected_words:-2}"
 (($# == 0)) || shift
 subcommand=${SUBCOMMAND:-train}
-[[ $subcommand =~ ^(train|translate)$ ]] || usage "SUBCOMMAND=$subcommand is neither train nor translate"
+[[ $subcommand =~ ^(train|translate|distill)$ ]] || usage "SUBCOMMAND=$subcommand is not train, translate or distill"
 gin_file=${words[${#words[@]} - 2]} run_dir=${words[${#words[@]} - 1]}
 command=("${PADIR:-padir}" "$subcommand" "--gin_file=$gin_file" "--run_dir=$run_dir" "$@")

@@ -63,6 +63,7 @@ _DEFAULT_GIN = {"demo": ["runs/demo.gin"]}
 # What several processes may run together, by command: when `has_value` says so of these parameters.
 _DISTRIBUTED: dict[str, Callable[[Callable[[str], bool]], bool]] = {
     "train": lambda has_value: True,
+    "distill": lambda has_value: True,
     # Hosts that were numbered by hand do not know of one another.
     "translate": lambda has_value: has_value("translate.shards") and not has_value("translate.num_hosts"),
 }

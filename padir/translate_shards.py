@@ -28,7 +28,7 @@ from typing import IO, Any
 import jax
 
 from padir.describe_checkpoint import hashes
-from padir.distributed import first_process
+from padir.distributed import first_process, wait_for_all
 from padir.errors import PadirError
 from padir.line_files import Rejects, count_lines, writing
 from padir.line_shards import Part, lines_of_parts, number_lines, split_inputs
@@ -122,6 +122,7 @@ def translate_shards(
             file=sys.stderr,
         )
         return report.counts
+    wait_for_all()
     _finish(job)
     counted = json.loads((output / COUNTS_FILE).read_text(encoding="utf-8"))
     return Counts(counted["read"], counted["translated"], counted["rejected"])
@@ -246,13 +247,13 @@ class _Job:
         known = [part.lines for part in self.parts[shard]]
         if None not in known:
             self._agree(shard, "lines of input", sum(known), counts.read)
-        self._agree(shard, "lines read", counts.read, counts.translated + counts.rejected)
+        self._agree(shard, "lines translated or rejected", counts.read, counts.translated + counts.rejected)
         self._agree(shard, "rejects", counts.rejected, rejects)
 
     def _agree(self, shard: int, what: str, expected: int, found: int | None) -> None:
         if found != expected:
             raise PadirError(
-                f"{self.path(shard)}: the counts do not add up: {expected} {what} make {found}; "
+                f"{self.path(shard)}: the counts do not add up: {expected} {what} expected, {found} found; "
                 "delete this shard and start again"
             )
 

@@ -17,7 +17,7 @@ LONGEST_SOURCE, LONGEST_TARGET = 40, 80
 
 def train_vocabulary(path):
     """A piece for every character of `sentence`."""
-    vocabulary.train([sentence(number) for number in range(300)], path, num_pieces=60)
+    vocabulary.train([sentence(number) for number in range(300)], path, num_pieces=50)
     return str(path)
 
 

@@ -133,7 +133,7 @@ def test_batch_inference_is_launched_likewise(name, launch):
     assert "--shards=8" in translate.stdout and "train" in train.stdout
     assert translate.stdout == re.sub(r"\btrain\b", "translate", train.stdout)
     other = launch(name, "--dry-run", *given, **PLATFORMS.get(name, {}), SUBCOMMAND="prepare")
-    assert other.returncode == 2 and "SUBCOMMAND=prepare is neither train nor translate" in other.stderr
+    assert other.returncode == 2 and "SUBCOMMAND=prepare is not train, translate or distill" in other.stderr
 
 
 def test_tpu_vm_runs_padir_on_all_hosts_at_once(launch, recorded):
