@@ -33,4 +33,7 @@ while (($#)) && [[ $1 != -- ]]; do
 done
 ((${#words[@]} == ${expected_words:-2})) || usage "${#words[@]} arguments before -- instead of ${expected_words:-2}"
 (($# == 0)) || shift
-command=("${PADIR:-padir}" train "--gin_file=${words[${#words[@]} - 2]}" "--run_dir=${words[${#words[@]} - 1]}" "$@")
+subcommand=${SUBCOMMAND:-train}
+[[ $subcommand =~ ^(train|translate|distill)$ ]] || usage "SUBCOMMAND=$subcommand is not train, translate or distill"
+gin_file=${words[${#words[@]} - 2]} run_dir=${words[${#words[@]} - 1]}
+command=("${PADIR:-padir}" "$subcommand" "--gin_file=$gin_file" "--run_dir=$run_dir" "$@")

@@ -4,6 +4,7 @@
 #   JOBSET=ar IMAGE=registry/padir ACCELERATOR=tpu-v6e-slice TOPOLOGY=4x4 SLICES=2 CLAIM=runs \
 #     launch/gke.sh runs/synthetic_ar.gin /runs/ar -- --data_dir=/runs/data
 # When a host fails, all slices start again and go on at the newest checkpoint.
+# SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: JOBSET, its name; IMAGE with padir in it; ACCELERATOR and TOPOLOGY, labels of the slices' node pools;
 #   CHIPS a host (default 4); SLICES (default 1); RESTARTS (default 100); CLAIM, a ReadWriteMany volume claim for the
 #   data and RUN_DIR, and MOUNT, where it appears (default /runs); PADIR (the command; default padir).

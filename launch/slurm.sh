@@ -4,6 +4,7 @@
 #   NODES=4 GPUS=8 SBATCH_TIMELIMIT=1-0 launch/slurm.sh runs/synthetic_ar.gin /shared/runs/ar -- --data_dir=/shared/data
 # RUN_DIR and the data lie in a folder that all nodes mount. Two minutes before the time limit every process gets
 # SIGTERM. A job that was preempted or lost a node is queued again, and goes on at its newest checkpoint.
+# SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: NODES, GPUS (on each), PADIR (the command; default padir), and sbatch's own, such as SBATCH_PARTITION.
 
 # shellcheck source=launch/common.sh

@@ -3,6 +3,7 @@
 #   TPU_NAME=... ZONE=... launch/tpu_vm.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   TPU_NAME=my-v4-32 ZONE=us-central2-b launch/tpu_vm.sh runs/synthetic_ar.gin /mnt/runs/ar -- --data_dir=/mnt/data
 # RUN_DIR and the data lie in a folder that all hosts mount; padir is installed on each of them.
+# SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: TPU_NAME (the slice) or QUEUED_RESOURCE (one or several slices), ZONE, PADIR (the command; default padir).
 
 # shellcheck source=launch/common.sh

@@ -9,6 +9,7 @@ import os
 import sys
 import textwrap
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from padir import __version__
@@ -67,8 +68,13 @@ EXAMPLES = {
 
 _DEFAULT_GIN = {"demo": ["runs/demo.gin"]}
 
-# What several processes may run together.
-_DISTRIBUTED = ("train",)
+# What several processes may run together, by command: when `has_value` says so of these parameters.
+_DISTRIBUTED: dict[str, Callable[[Callable[[str], bool]], bool]] = {
+    "train": lambda has_value: True,
+    "distill": lambda has_value: True,
+    # Hosts that were numbered by hand do not know of one another.
+    "translate": lambda has_value: has_value("translate.shards") and not has_value("translate.num_hosts"),
+}
 
 # What a user must know beside the options.
 _NOTES = {
@@ -76,7 +82,11 @@ _NOTES = {
         "One model serves several sets: prepare each with --gin.PrepareSettings.vocabulary=\"'FILE'\". "
         "Their manifests keep its hash."
     ),
-    "translate": "The configuration used is kept beside an output file; with standard output it is not.",
+    "translate": (
+        "The configuration used is kept beside an output file; with standard output it is not. With --shards=N the "
+        "output is a folder of N files of the same share of the input's bytes, which several hosts divide among "
+        "themselves; started again, they do what is missing."
+    ),
     "demo": (
         "A --gin_file takes the place of runs/demo.gin, which holds all the sizes: begin yours with "
         "include 'runs/demo.gin' to change some of them. --gin.NAME=VALUE alone goes on top of it."
@@ -147,7 +157,7 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     given = [f"{name}.{flag} = {value!r}" for flag, value in flags.items() if value is not None]
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
     config.check_reached(name, bindings)
-    if command in _DISTRIBUTED:
+    if command in _DISTRIBUTED and _DISTRIBUTED[command](config.has_value):
         distributed.initialize()
     config.run(name)
 

@@ -118,7 +118,12 @@ _OPERATIVE_FILES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "train": lambda given: None if given["describe"] else f"{given['run_dir']}/train.gin",
     "evaluate": lambda given: f"{given['output_dir']}/{given['name']}.gin",
     "tables": lambda given: f"{given['output_dir']}/tables.gin",
-    "translate": lambda given: None if given["output"] == "-" else f"{given['output']}.gin",
+    # Shards lie in a folder; hosts numbered by hand would all write its file at once.
+    "translate": lambda given: (
+        None
+        if given["output"] == "-" or given["host_index"]
+        else f"{given['output']}{'.gin' if given['shards'] is None else '/translate.gin'}"
+    ),
     "distill": lambda given: f"{given['output_dir']}/distill.gin",
     "benchmark_latency": lambda given: f"{given['output']}.gin",
     "benchmark_throughput": lambda given: f"{given['output']}.gin",
@@ -277,6 +282,11 @@ def run(command: str) -> Any:
             raise
         names = [f"{found.group(2)}.{name.strip(' ')}".replace("'", "") for name in found.group(1).split(",")]
         raise PadirError(f"no value for {', '.join(names)}; bind it in a gin file or with --gin.NAME=VALUE") from error
+
+
+def has_value(name: str) -> bool:
+    """Whether 'command.parameter' is bound, and not to None."""
+    return _statements().get(name, "None") != "None"
 
 
 def required(command: str) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from padir import sharding
 from padir.convert import open_model
+from padir.models import Model
 from padir.models.description import model_to_dict
 from padir.types import PyTree
 
@@ -31,17 +32,24 @@ def describe_checkpoint(*, path: str, step: int | None = None) -> dict[str, Any]
       PadirError: `path` cannot be opened.
     """
     opened = open_model(path, sharding.make_mesh(), step=step)
-    described = json.dumps(model_to_dict(opened.model), sort_keys=True)
     found = {
         "path": os.fspath(path),
         "step": opened.step,
         "model": type(opened.model).__name__,
         "parameters": opened.model.parameter_count(),
-        "config_sha256": hashlib.sha256(described.encode()).hexdigest(),
-        "params_sha256": params_sha256(opened.params),
+        **hashes(opened.model, opened.params),
     }
     print(json.dumps(found, indent=2))
     return found
+
+
+def hashes(model: Model, params: PyTree) -> dict[str, str]:
+    """What tells one model from another: 'config_sha256' and 'params_sha256'."""
+    described = json.dumps(model_to_dict(model), sort_keys=True)
+    return {
+        "config_sha256": hashlib.sha256(described.encode()).hexdigest(),
+        "params_sha256": params_sha256(params),
+    }
 
 
 def params_sha256(params: PyTree) -> str:

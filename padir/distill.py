@@ -6,6 +6,7 @@
 <output_dir>/left_out.jsonl               the rest, with the reason
 
 A sentence is decoded once, however often the job is killed and started again: a chunk's file appears when it is whole.
+Process i of n decodes chunks i, i + n, …; the first writes the set when all are there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from padir.data.manifest import (
@@ -36,6 +38,7 @@ from padir.data.manifest import (
 )
 from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
 from padir.data.sources import read_lines
+from padir.distributed import first_process, is_first, wait_for_all
 from padir.errors import PadirError
 from padir.models import DecodeConfig
 from padir.progress import progress
@@ -154,14 +157,17 @@ def distill(
     if translations is not None:
         outputs = _given(job, Path(translations))
         job.claim({"translations": str(Path(translations).resolve())})
-        return _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
+        _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
+        return Manifest.load(job.directory)
     translator = load(run_dir, seed=seed)
     check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
     decode = translator.checked(decode)
     teacher = {"teacher": str(Path(run_dir).resolve()), "teacher_step": translator.step}
     job.claim(teacher | {"decode": repr(decode), "seed": seed})
     _decode(job, translator, decode, batch_size)
-    return _write_set(job, _decoded(job), filters, translator.model.max_target_length)
+    wait_for_all()
+    _write_set(job, _decoded(job), filters, translator.model.max_target_length)
+    return Manifest.load(job.directory)
 
 
 class _Job:
@@ -196,6 +202,7 @@ class _Job:
             "chunk_size": chunk_size,
         }
 
+    @first_process
     def claim(self, origin: dict[str, Any]) -> None:
         """Adds where translations come from to the request, and makes `directory` its own or finds that it is.
 
@@ -231,12 +238,13 @@ class _Output:
 
 
 def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int) -> None:
-    """Writes the chunks of translations that are not there yet."""
-    missing = {path: rows for path, rows in job.chunks.items() if not path.exists()}
-    total, left = (sum(map(len, chunks.values())) for chunks in (job.chunks, missing))
+    """Writes the chunks of translations that are not there yet; of several processes each its own."""
+    own = dict(itertools.islice(job.chunks.items(), jax.process_index(), None, jax.process_count()))
+    missing = {path: rows for path, rows in own.items() if not path.exists()}
+    total, left = (sum(map(len, chunks.values())) for chunks in (own, missing))
     if left < total:
         print(f"{job.directory}: {total - left} of {total} sentences are translated; going on", file=sys.stderr)
-    with progress(label="distill", unit="sentences", total=total, initial=total - left) as bar:
+    with progress(label="distill", unit="sentences", total=total, initial=total - left, active=is_first()) as bar:
         for path, rows in missing.items():
             sources = [example.source_ids for example in job.source.read(rows)]
             translated = translator.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
@@ -270,7 +278,8 @@ def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
     return ([_Output(text) for text in itertools.islice(lines, len(rows))] for rows in job.chunks.values())
 
 
-def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> Manifest:
+@first_process
+def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
     """Writes the new set: its train split, what it shares with the old one, and last the manifest."""
     old = job.data.manifest
     train, left_out = _write_train_split(job, outputs, filters, longest)
@@ -293,7 +302,6 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
     )
     manifest.save(job.directory)
     shutil.rmtree(job.directory / TRANSLATIONS_FOLDER)
-    return manifest
 
 
 def _write_train_split(

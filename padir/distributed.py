@@ -113,6 +113,13 @@ def say(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+def wait_for_all() -> None:
+    """Waits until every process of the job has come here; each must, in the same order as to other such places."""
+    if jax.distributed.is_initialized():
+        # A barrier of the coordination service may take hours; a collective between devices may not.
+        multihost.get_barrier_sync_fn()(key=f"padir_{next(_barriers)}", timeout_ms=_LONGEST_WAIT_MS)
+
+
 def first_process(function: Callable[..., None]) -> Callable[..., None]:
     """Makes a function that the first process runs, while the others wait for it and stop if it fails.
 
@@ -134,8 +141,7 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
                 function(*args, **kwargs)
             except Exception as error:
                 failure = error  # It goes on its way when the others know.
-        # A barrier of the coordination service may take hours; a collective between devices may not.
-        multihost.get_barrier_sync_fn()(key=f"padir_{next(_barriers)}", timeout_ms=_LONGEST_WAIT_MS)
+        wait_for_all()
         failed = multihost_utils.broadcast_one_to_all(np.int32(failure is not None))
         if failure is not None:
             raise failure

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.line_files import Line, Rejects, check_inputs, count_lines, read_chunks, writing
+from padir.line_files import Rejects, check_inputs, count_lines, lines_of_all, writing
 from padir.models import DecodeConfig
 from padir.progress import progress
-from padir.translator import Translation, Translator, check_batch_size, load
-
-# Lines are read so many batches at a time, so that sorting them by length has something to sort.
-_BATCHES_PER_READ = 16
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Lines of a `translate_files` job; read = translated + rejected."""
-
-    read: int
-    translated: int
-    rejected: int
+from padir.translate_lines import FORMATS, Counts, LineTranslator
+from padir.translate_shards import Hosts, translate_shards
+from padir.translator import check_batch_size, load
 
 
 def translate_files(
     *,
     run_dir: str,
     inputs: Sequence[str] = ("-",),
+    input_format: str = "lines",
+    input_field: str = "text",
     output: str = "-",
     output_format: str = "lines",
     rejects: str | None = None,
+    shards: int | None = None,
+    compress: bool = False,
+    host_index: int | None = None,
+    num_hosts: int | None = None,
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
     batch_size: int = 32,
@@ -49,49 +43,67 @@ def translate_files(
     file, line number, reason and text. In 'lines' output it leaves an empty line, so that line n still
     translates line n; in 'jsonl' output every record names its file and line.
 
+    With `shards` the job can be large: `output` is a folder, several hosts divide its shards among themselves, and one
+    that was killed goes on with the shards that are missing; see `padir.translate_shards`.
+
     Args:
       run_dir: the trained model.
       inputs: text files, plain or .gz; '-' is standard input.
+      input_format: 'lines' (a text a line) or 'jsonl' (a JSON object a line).
+      input_field: where a JSON object has its text.
       output: where to write; '-' is standard output. A file is `<output>.partial` until it is whole, and stays
-        so where the job fails.
-      output_format: 'lines' (text only) or 'jsonl' (text, score, steps_run, predicted_length).
+        so where the job fails; one whose name ends in .gz is compressed.
+      output_format: 'lines' (text only) or 'jsonl' (text, score, steps_run, predicted_length; of JSON also input).
       rejects: the rejects file; beside `output` if None, or `rejects.jsonl` here for standard output. It is
-        written only if there are rejects.
+        written only if there are rejects. With shards it is `rejects.jsonl` in their folder.
+      shards: how many files of the same share of the input's bytes to write; None writes one stream.
+      compress: whether shards are compressed with gzip.
+      host_index, num_hosts: which of how many hosts this is, where they do not know of one another; those of a
+        `jax.distributed` job do. Host i translates shards i, i + num_hosts, …
       decode: how to decode; the model's default if None.
       rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
       batch_size: lines decoded at a time.
       seed: of decoding, where it is random.
 
     Returns:
-      How many lines were read, translated and rejected.
+      How many lines were read, translated and rejected; with shards those of all hosts, if all have finished.
 
     Raises:
-      PadirError: a missing file, an unknown format or a batch size below 1.
+      PadirError: a missing file, an unknown format, a batch size below 1, options that contradict each other; with
+        shards also a folder that holds another job, or counts that do not add up.
     """
-    if output_format not in ("lines", "jsonl"):
-        raise PadirError(f"translate.output_format: unknown {output_format!r}; choose lines or jsonl")
+    for name, value in (("output_format", output_format), ("input_format", input_format)):
+        if value not in FORMATS:
+            raise PadirError(f"translate.{name}: unknown {value!r}; choose {' or '.join(FORMATS)}")
     check_batch_size(batch_size)
     check_inputs(inputs)
+    if shards is None:
+        hosts = None
+        if compress or host_index is not None or num_hosts is not None:
+            raise PadirError("translate: compress, host_index and num_hosts are for shards; say how many shards")
+    else:
+        hosts = Hosts.given(host_index, num_hosts)
+        _check_shards(shards, inputs, output, rejects)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with)
+    lines = LineTranslator(translator, translator.checked(decode), batch_size, input_format, input_field, output_format)
+    if hosts is None:
+        return _translate_stream(lines, inputs, output, rejects)
+    return translate_shards(lines, inputs, Path(output), shards=shards, compress=compress, hosts=hosts, seed=seed)
+
+
+def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str | None) -> None:
+    if shards < 1:
+        raise PadirError(f"translate.shards: {shards} is not at least 1; None writes one stream")
+    if "-" in inputs or output == "-":
+        raise PadirError("translate.shards: shards are made of files: name --inputs, and as --output a folder")
+    if rejects is not None:
+        raise PadirError(f"translate.rejects: with shards they go to {output}/rejects.jsonl; leave it out")
+
+
+def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str, rejects: str | None) -> Counts:
+    """Reads, translates and writes chunk by chunk; arguments of `translate_files`, all checked."""
     if rejects is None:
         rejects = "rejects.jsonl" if output == "-" else f"{output}.rejects.jsonl"
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with)
-    counts = _translate_all(translator, inputs, output, output_format, rejects, translator.checked(decode), batch_size)
-    left_out = f"{counts.rejected} rejected" + (f"; rejects in {rejects}" if counts.rejected else "")
-    print(f"read {counts.read} lines: {counts.translated} translated, {left_out}", file=sys.stderr)
-    return counts
-
-
-def _translate_all(
-    translator: Translator,
-    inputs: Sequence[str],
-    output: str,
-    output_format: str,
-    rejects: str,
-    decode: DecodeConfig,
-    batch_size: int,
-) -> Counts:
-    """Reads, translates and writes chunk by chunk; arguments of `translate_files`, all checked."""
-    read = rejected = 0
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(writing(output))
         reject = stack.enter_context(Rejects(rejects))
@@ -101,48 +113,6 @@ def _translate_all(
         if output != "-":
             # Rejects of an earlier run into the same file are no longer true.
             Path(rejects).unlink(missing_ok=True)
-        for chunk in read_chunks(inputs, _BATCHES_PER_READ * batch_size):
-            results = _translate_lines(translator, chunk, decode, batch_size)
-            for line, result in zip(chunk, results, strict=True):
-                if isinstance(result, Translation):
-                    out.write(_format(result, line, output_format))
-                else:
-                    rejected += 1
-                    reject.write(line, result)
-                    out.write("\n" if output_format == "lines" else "")
-            out.flush()
-            read += len(chunk)
-            bar.update(len(chunk))
-    return Counts(read, read - rejected, rejected)
-
-
-def _translate_lines(
-    translator: Translator, chunk: list[Line], decode: DecodeConfig, batch_size: int
-) -> list[Translation | str]:
-    """A `Translation` per line, or why it is rejected."""
-    results: list[Translation | str] = []
-    sources = []
-    for line in chunk:
-        try:
-            sources.append(translator.tokenize(line.raw.decode("utf-8")))
-            results.append("")
-        except UnicodeDecodeError as error:
-            results.append(f"invalid UTF-8 at byte {error.start + 1}")
-        except PadirError as error:
-            results.append(str(error))
-    translations = iter(translator.translate_ids(sources, decode, batch_size=batch_size))
-    return [result or next(translations) for result in results]
-
-
-def _format(translation: Translation, line: Line, output_format: str) -> str:
-    if output_format == "lines":
-        return translation.text + "\n"
-    record = {
-        "file": line.file,
-        "line": line.number,
-        "text": translation.text,
-        "score": translation.score,
-        "steps_run": translation.steps_run,
-        "predicted_length": translation.predicted_length,
-    }
-    return json.dumps(record, ensure_ascii=False) + "\n"
+        counts = lines.translate(lines_of_all(inputs), out, reject, lambda group: bar.update(group.read))
+    print(f"{counts}{f'; rejects in {rejects}' if counts.rejected else ''}", file=sys.stderr)
+    return counts

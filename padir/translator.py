@@ -97,7 +97,7 @@ class Decoder:
     """
 
     def __init__(self, model: Model, params: PyTree, *, seed: int = 0, rescorer: Rescorer | None = None):
-        """Places `params` on all devices.
+        """Places `params` on all devices of this process.
 
         `seed` is of random starts; `rescorer` ranks a parallel model's hypotheses instead of its own scores. On CPU the
         process keeps the memory it has freed, see `host_memory`.
@@ -111,7 +111,7 @@ class Decoder:
             rescorer.check(model.ids)
         self.model = model
         self._has_rescorer = rescorer is not None
-        self._mesh = sharding.make_mesh()
+        self._mesh = _own_mesh()
         if self._mesh.devices.flat[0].platform == "cpu":
             host_memory.keep_freed()
         placed = jax.device_put((params, rescorer), sharding.replicated(self._mesh))
@@ -122,6 +122,11 @@ class Decoder:
     def params(self) -> PyTree:
         """The parameters, on all devices."""
         return jax.tree.unflatten(self._structure, self._leaves)[0]
+
+    @property
+    def rescorer(self) -> Rescorer | None:
+        """What ranks the hypotheses, if not their own scores; on all devices."""
+        return jax.tree.unflatten(self._structure, self._leaves)[1]
 
     @property
     def default_decode(self) -> DecodeConfig:
@@ -301,11 +306,16 @@ def load(
         hypotheses.
     """
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
-    mesh = sharding.make_mesh()
+    mesh = _own_mesh()
     opened = open_model(path, mesh, step=step, vocabulary=given)
     own = needed_vocabulary(opened, path)
     rescorer = None if rescore_with is None else _open_rescorer(rescore_with, mesh, own)
     return Translator(opened.model, opened.params, own, step=opened.step, seed=seed, rescorer=rescorer)
+
+
+def _own_mesh() -> Mesh:
+    """This process's devices: what one of several decodes does not wait for the others."""
+    return sharding.make_mesh(jax.local_devices())
 
 
 def _open_rescorer(path: str | os.PathLike, mesh: Mesh, vocabulary: Vocabulary) -> Rescorer:

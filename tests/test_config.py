@@ -234,7 +234,7 @@ def test_the_operative_configuration_can_be_read_again(tiny, tmp_path):
 
 def test_each_commands_configuration_lies_beside_its_result():
     given = {"output_dir": "out", "run_dir": "run", "name": "x", "output": "file", "report_dir": "report"}
-    given["describe"] = False
+    given |= {"describe": False, "shards": None, "host_index": None}
     places = {command: place(given) for command, place in config._OPERATIVE_FILES.items()}
     assert places == {
         "prepare": "out/prepare.gin",
@@ -256,4 +256,10 @@ def test_each_commands_configuration_lies_beside_its_result():
         "average": "out/average.gin",
     }
     assert config._OPERATIVE_FILES["train"]({"run_dir": "run", "describe": True}) is None
-    assert config._OPERATIVE_FILES["translate"]({"output": "-"}) is None
+    translate = config._OPERATIVE_FILES["translate"]
+    assert translate({"output": "-", "shards": None, "host_index": None}) is None
+    # Of hosts that do not know of one another the first writes.
+    sharded = {"output": "folder", "shards": 4}
+    assert [translate(sharded | {"host_index": index}) for index in (None, 0, 1)] == ["folder/translate.gin"] * 2 + [
+        None
+    ]

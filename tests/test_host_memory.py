@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps memory so")
 def test_room_that_was_freed_is_not_asked_for_again():
-    """64 MB are 16,384 pages a call; kept, few calls need new ones: those before the room between small pieces is found."""
+    """64 MB are 16,384 pages a call; kept, few calls need new ones, until there is room between what stays."""
 
     def faults(how):
         command = [sys.executable, "-c", SCRIPT, how]

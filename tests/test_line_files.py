@@ -8,7 +8,11 @@ import pytest
 
 from padir import line_files
 from padir.errors import PadirError
-from padir.line_files import Line, check_inputs, count_lines, read_chunks, writing
+from padir.line_files import Line, check_inputs, chunked, count_lines, lines_of_all, writing
+
+
+def read_chunks(inputs, size):
+    return chunked(lines_of_all(inputs), size)
 
 
 def numbered(name, *lines, first=1):

@@ -1,5 +1,6 @@
 """Processes that train together: the result of one process, resumed and refused alike."""
 
+import json
 import os
 import shutil
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from padir import cli, sharding
 from padir.convert import open_model
+from padir.data.records import PreparedSet
 from padir.metrics.writers import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,10 +50,10 @@ SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.Opt
 @pytest.fixture(scope="module")
 def launch(tiny, compilation_cache, quick_compiles, tmp_path_factory):
     """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 4 devices each."""
-    gin_file = tmp_path_factory.mktemp("gin") / "run.gin"
-    gin_file.write_text(RUN)
+    training = tmp_path_factory.mktemp("gin") / "run.gin"
+    training.write_text(RUN)
 
-    def call(run_dir, *arguments):
+    def call(run_dir, *arguments, subcommand="train", gin_file=training):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -63,8 +65,11 @@ def launch(tiny, compilation_cache, quick_compiles, tmp_path_factory):
             "PYTHONPATH": str(ROOT),
             "PADIR": str(Path(sys.executable).parent / "padir"),
             "PORT": str(port),
+            "SUBCOMMAND": subcommand,
         }
-        command = [ROOT / "launch" / "local.sh", "2", gin_file, run_dir, "--", f"--data_dir={tiny.data}", *arguments]
+        if subcommand != "translate":
+            arguments = [f"--data_dir={tiny.data}", *arguments]
+        command = [ROOT / "launch" / "local.sh", "2", gin_file, run_dir, "--", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
     return call
@@ -130,3 +135,68 @@ def test_what_the_first_process_refuses_ends_them_all(launch, runs):
     assert done.returncode == 2
     assert done.stderr.count("holds a run with another configuration (model.network.mlp_dim: 64 there, 128 now)") == 1
     assert "padir train: save_model failed in process 0, whose message says why" in done.stderr
+
+
+DECODE = """
+translate.decode = @Refinement()
+Refinement.num_steps = 2
+Refinement.target_buckets = (16,)
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tiny, tmp_path_factory):
+    """120 lines of two files, three of which cannot be translated; and a gin file that says how the others are."""
+    folder = tmp_path_factory.mktemp("corpus")
+    test = PreparedSet.open(tiny.data).split("test")
+    texts = [example.source_text for example in test.read(range(len(test)))] * 3
+    texts = [text if len(text.split()) < 12 else "the dog" for text in texts]
+    texts[5] = texts[50] = texts[119] = ""
+    (folder / "a.txt").write_text("".join(f"{text}\n" for text in texts[:70]), encoding="utf-8")
+    (folder / "b.txt").write_text("\n".join(texts[70:]) + "\n", encoding="utf-8")
+    (folder / "decode.gin").write_text(DECODE)
+    return folder
+
+
+def test_two_processes_translate_together(launch, corpus, tiny, tmp_path):
+    """Each on its own devices; one checks and speaks; together what one stream of one process writes."""
+    inputs = ["--inputs", corpus / "a.txt", corpus / "b.txt"]
+    options = {"subcommand": "translate", "gin_file": corpus / "decode.gin"}
+    output = tmp_path / "out"
+    done = launch(tiny.padir, *inputs, f"--output={output}", "--shards=6", "--batch_size=8", **options)
+    assert done.returncode == 0, done.stderr
+    counts = "read 120 lines: 117 translated, 3 rejected; rejects in "
+    assert [line for line in done.stderr.splitlines() if "lines" in line] == [f"{counts}{output}/rejects.jsonl"]
+    for host in range(2):
+        report = json.loads((output / "work" / f"host-{host:05d}.json").read_text())
+        assert (report["hosts"], report["shards_done"], report["shards"]) == (2, 3, 3) and report["read"] > 20
+    one = [f"--gin_file={corpus / 'decode.gin'}", f"--run_dir={tiny.padir}", *map(str, inputs)]
+    assert cli.main(["translate", *one, f"--output={tmp_path / 'one'}", "--batch_size=8"]) == 0
+    shards = "".join((output / f"shard-{n:05d}-of-00006.txt").read_text(encoding="utf-8") for n in range(6))
+    assert shards == (tmp_path / "one").read_text(encoding="utf-8") and len(set(shards.splitlines())) > 20
+    rejects = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
+    assert [(Path(record["file"]).name, record["line"]) for record in rejects] == [
+        ("a.txt", 6),
+        ("a.txt", 51),
+        ("b.txt", 50),
+    ]
+
+
+def test_two_processes_distil_together(launch, tiny, tmp_path):
+    """The same set as of one process; a chunk is decoded by one of them."""
+    options = ["--limit=48", "--chunk_size=8", "--batch_size=8"]
+    gin_file = "decode/ar_greedy.gin"
+    done = launch(tiny.ar, *options, f"--output_dir={tmp_path / 'two'}", subcommand="distill", gin_file=gin_file)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("distill: kept ") == 1
+    one = [f"--gin_file={gin_file}", f"--run_dir={tiny.ar}", f"--data_dir={tiny.data}", *options]
+    assert cli.main(["distill", *one, f"--output_dir={tmp_path / 'one'}"]) == 0
+    sets = [PreparedSet.open(tmp_path / name) for name in ("two", "one")]
+    assert sets[0].manifest == sets[1].manifest and sets[0].manifest.splits["train"].num_examples > 20
+    texts = [
+        [json.loads(line) for line in (tmp_path / name / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("two", "one")
+    ]
+    for two, single in zip(*texts, strict=True):
+        assert (two["source"], two["target"]) == (single["source"], single["target"])
+        assert two["score"] == pytest.approx(single["score"], abs=1e-4)

@@ -91,7 +91,8 @@ def test_examples_are_taken(line):
     command = re.sub(r"(launch/\w+\.sh)", r"\1 --dry-run", line)
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "--gin_file=runs/synthetic_ar.gin" in done.stdout
+    (gin_file,) = re.findall(r" ((?:runs|decode)/\w+\.gin) ", line)
+    assert f"--gin_file={gin_file}" in done.stdout
 
 
 def test_every_launcher_is_here():
@@ -119,6 +120,20 @@ def test_a_dry_run_prints_what_a_run_does(name, launch, recorded, tmp_path):
         assert yaml.safe_load(recorded()["input"]) == rendered(said.stdout)
     else:
         assert shlex.split(said.stdout)[1:] == recorded()["arguments"]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_batch_inference_is_launched_likewise(name, launch):
+    given = [*(["2"] if name == "local.sh" else []), "decode/padir_4.gin", "model", "--", "--shards=8"]
+    train, translate = (
+        launch(name, "--dry-run", *given, **PLATFORMS.get(name, {}), **variables)
+        for variables in ({}, {"SUBCOMMAND": "translate"})
+    )
+    assert (translate.returncode, translate.stderr) == (0, "")
+    assert "--shards=8" in translate.stdout and "train" in train.stdout
+    assert translate.stdout == re.sub(r"\btrain\b", "translate", train.stdout)
+    other = launch(name, "--dry-run", *given, **PLATFORMS.get(name, {}), SUBCOMMAND="prepare")
+    assert other.returncode == 2 and "SUBCOMMAND=prepare is not train, translate or distill" in other.stderr
 
 
 def test_tpu_vm_runs_padir_on_all_hosts_at_once(launch, recorded):
