@@ -44,7 +44,7 @@ def main() -> None:
     write_text(Path(options.output), json.dumps(described, indent=2) + "\n")
     print(
         f"{options.pairs} pairs: an epoch's schedule in {found['epoch_seconds']:.2f} s, the next in "
-        f"{found['next_epoch_seconds']:.2f} s, an evaluation's in {found['evaluation_seconds']:.2f} s; the process took "
+        f"{found['next_epoch_seconds']:.2f} s, an evaluation's in {found['evaluation_seconds']:.2f} s; the process had "
         f"at most {described['process_megabytes_at_most']:.0f} MB, {before:.0f} of them before the table was made"
     )
 
