@@ -38,6 +38,7 @@ from padir.decoding import (
 from padir.distributed import is_first
 from padir.errors import PadirError
 from padir.gin_statements import macros_in, reached_by, statements_of
+from padir.guards import Guards
 from padir.run_directory import write_text
 from padir.theory.run import theory
 
@@ -69,6 +70,7 @@ DATACLASSES = (
     CorruptionConfig,
     optimizers.OptimizerConfig,
     train.Cadence,
+    Guards,
     TaskConfig,
     PrepareSettings,
     refinement.Refinement,

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from padir import sharding
 from padir.checkpoints import Checkpointer
-from padir.data.batching import Buckets, eval_batches, train_batches
+from padir.data.batching import Buckets, eval_batches, rows_of_step, train_batches
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
+from padir.device_peaks import peak_flops
 from padir.distributed import first_process, is_first, say
 from padir.errors import PadirError, Preempted
+from padir.guards import Guards, SaveClock, Watchdog, check_state, explained
+from padir.intervals import (
+    EVALUATE,
+    SAVE,
+    Activity,
+    CompiledSteps,
+    Devices,
+    MetricWindow,
+    NonFiniteError,
+)
 from padir.metrics.writers import MetricWriter
-from padir.models import Batch, Metrics, Model
+from padir.models import Model
 from padir.optimizers import OptimizerConfig
 from padir.preemption import Preemption
 from padir.progress import progress
 from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_model
 from padir.train_state import TrainState, create_train_state
-from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
+from padir.train_step import make_eval_step, make_train_step, model_features
 from padir.types import PAD_ID, PyTree, TokenIds
 from padir.warm_start import start_from
 
@@ -41,6 +49,7 @@ MAY_CHANGE = {
     "num_steps": "the learning rate of later steps follows the new schedule",
     "optimizer": "the learning rate of later steps follows the new schedule",
     "accumulate": "dropout is drawn anew",
+    "skip_non_finite": "what is done about an update that is not finite",
 }
 # Validation metrics that are means over sentences; the others are means over target tokens.
 ROW_METRICS = ("loss/length", "length_accuracy")
@@ -54,13 +63,24 @@ class Cadence:
       log: training metrics are averaged and written.
       evaluate: the validation split is evaluated; unless never, also at the end.
       checkpoint: the state is saved.
-      keep: how many checkpoints stay.
+      checkpoint_minutes: it is also saved when metrics are next written after so many minutes without; 0 never.
+      keep: how many checkpoints stay, the newest.
+      keep_best: how many stay besides, those with the lowest loss in evaluation; unless 0, the state is also saved
+        whenever it is evaluated.
     """
 
     log: int = 100
     evaluate: int = 1000
     checkpoint: int = 1000
+    checkpoint_minutes: float = 0.0
     keep: int = 3
+    keep_best: int = 0
+
+    def __post_init__(self):
+        if self.checkpoint_minutes and not self.log:
+            raise PadirError("Cadence.checkpoint_minutes: looked at when Cadence.log is due, which must not be 0")
+        if self.keep_best and not self.evaluate:
+            raise PadirError("Cadence.keep_best: the best are known by evaluation; Cadence.evaluate must not be 0")
 
 
 def train(
@@ -80,6 +100,8 @@ def train(
     initialize_from: str | None = None,
     task: TaskConfig | None = None,
     settings: PrepareSettings | None = None,
+    guards: Guards = Guards(),
+    peak_teraflops: float | None = None,
 ) -> TrainState:
     """Trains a model, or goes on with the newest checkpoint in `run_dir`.
 
@@ -104,6 +126,9 @@ def train(
         from it, the others (positional attention, length head) fresh. The data must have its vocabulary.
       task: prepared into `data_dir`, in a process of its own, if nothing is there yet.
       settings: how to prepare it.
+      guards: what is done about numbers that are not finite, and about a loop that stands still.
+      peak_teraflops: 10^12 operations a second that one device has at most, for the metric `mfu`; by default what
+        `device_peaks` knows of it (bfloat16), and where it knows nothing there is no such metric.
 
     Returns:
       The final state.
@@ -115,8 +140,8 @@ def train(
     data = _open_or_prepare(data_dir, task, settings)
     built = model(TokenIds(data.vocabulary().num_pieces))
     splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
-    run = _Run(run_dir, built, data, splits, bucketed, batch_size, accumulate, num_steps, optimizer, seed)
-    return _train(run, cadence, initialize_from)
+    run = _Run(run_dir, built, data, splits, bucketed, batch_size, accumulate, num_steps, optimizer, seed, guards)
+    return _train(run, cadence, initialize_from, peak_teraflops)
 
 
 @dataclass(frozen=True)
@@ -133,6 +158,7 @@ class _Run:
     num_steps: int
     optimizer: OptimizerConfig
     seed: int
+    guards: Guards
 
     def settings(self) -> dict[str, Any]:
         """What decides the parameters besides the model, for train.json."""
@@ -150,10 +176,11 @@ class _Run:
             },
             "num_steps": self.num_steps,
             "optimizer": dataclasses.asdict(self.optimizer),
+            "skip_non_finite": self.guards.skip_non_finite,
         }
 
 
-def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainState:
+def _train(run: _Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
     """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
     mesh = sharding.make_mesh()
     sharding.check_batch_size(run.batch_size, mesh)
@@ -162,7 +189,7 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
     save_model(run.run_dir, run.model, vocabulary)
     check_shared(run.run_dir)
     state = create_train_state(run.model, updates, run.seed, mesh)
-    with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
+    with Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best) as checkpointer:
         restored = checkpointer.restore_newest(state)
         start_step = None if restored is None else int(restored.step)
         finished = restored is not None and start_step >= run.num_steps
@@ -177,12 +204,17 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
         if finished:
             return state
         schedule = run.optimizer.schedule(run.num_steps)
-        step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate)
+        careful = {"skip_non_finite": run.guards.skip_non_finite}
+        step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **careful)
+        devices = _devices(run.model, mesh, peak_teraflops)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
-            return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer)
+            try:
+                return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer, devices)
+            except NonFiniteError as error:
+                raise _explained(error, run, checkpointer) from None
 
 
-def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> TrainState:
+def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, devices) -> TrainState:
     """Update, log, evaluate, save; in that order, until the last step."""
     train_split, eval_split = run.splits
     evaluator = None
@@ -199,36 +231,66 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
-    steps = CompiledSteps(step_fn)
-    window = MetricWindow(steps)
+    activity, clock = Activity(), SaveClock(cadence.checkpoint_minutes)
+    activity.step = step
+    steps, window = CompiledSteps(step_fn, activity), MetricWindow(activity, devices)
+
+    def save() -> None:
+        with activity.doing(SAVE):
+            check_state(state)
+            checkpointer.save(state, written.get(f"{eval_split}/loss") if cadence.keep_best else None)
+        clock.restart()
+
     bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
-    with bar, Preemption() as preemption:
-        for batch in batches:
-            state, metrics = steps(state, sharding.place_batch(model_features(batch), mesh))
+    with bar, Preemption() as preemption, Watchdog(activity, run.guards.stall_seconds):
+        for batch in activity.each(batches):
+            features = sharding.place_batch(model_features(batch), mesh)
+            state, metrics = steps(state, features)
             step += 1
-            window.add(metrics)
+            window.add(metrics, features)
             bar.update(1)
             log, evaluate, checkpoint = (
                 step == run.num_steps or _due(step, every)
                 for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
             )
+            evaluate = evaluate and evaluator is not None
+            checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
             if preemption.told and step < run.num_steps:
                 # First what the steps since the last interval came to: it says whether they are worth saving.
-                writer.write(step, window.finish(step))
-                checkpointer.save(state)
+                written = window.finish()
+                writer.write(step, written)
+                save()
                 raise Preempted(f"{run.run_dir}: told to stop; saved at step {step} of {run.num_steps}")
             # An interval ends whenever the loop is about to do something else, so that is never timed as training.
             if log or evaluate or checkpoint:
-                written = window.finish(step)
+                written = window.finish()
                 bar.set_postfix(loss=f"{written['train/loss']:.3f}")
-                if evaluate and evaluator is not None:
-                    written |= evaluator(state.params)
+                if evaluate:
+                    with activity.doing(EVALUATE):
+                        written |= evaluator(state.params)
                 writer.write(step, written)
                 if checkpoint:
-                    checkpointer.save(state)
+                    save()
                 window.start()
     say(f"trained to step {step}: {_summary(written)}")
+    if cadence.keep_best:
+        say(f"best checkpoint: step {checkpointer.best_step()}")
     return state
+
+
+def _devices(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:
+    """The devices of the mesh and their peak, as given or as known."""
+    known = peak_flops(mesh.devices.flat[0].device_kind)
+    return Devices(mesh.size, known if peak_teraflops is None else 1e12 * peak_teraflops, model.training_flops)
+
+
+def _explained(error: NonFiniteError, run: _Run, checkpointer: Checkpointer) -> PadirError:
+    """What the user is told: which batch it was, and what can be gone back to."""
+    split = run.data.split(run.splits[0])
+    order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
+    rows = rows_of_step(split, **order, step=error.step - 1)
+    last = checkpointer.latest_step()
+    return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
 
 
 def _summary(written: dict[str, float]) -> str:
@@ -266,65 +328,6 @@ def _buckets(lengths: Sequence[int], model: Model) -> Buckets:
     if longest > allowed:
         raise PadirError(f"train.buckets: {longest} is longer than the model allows ({allowed}); drop that bucket")
     return buckets
-
-
-class CompiledSteps:
-    """The train step, compiled once per batch shape, with the seconds that took kept apart."""
-
-    def __init__(self, step_fn):
-        self._step_fn = step_fn
-        self._compiled = {}
-        self.compile_seconds = 0.0
-
-    def __call__(self, state: TrainState, features: Batch) -> tuple[TrainState, Metrics]:
-        """(state, features) → (state, metrics), as `make_train_step` says."""
-        shape = tuple(features[name].shape for name in MODEL_FEATURES)
-        if shape not in self._compiled:
-            began = time.perf_counter()
-            self._compiled[shape] = self._step_fn.lower(state, features).compile()
-            self.compile_seconds += time.perf_counter() - began
-        return self._compiled[shape](state, features)
-
-
-class MetricWindow:
-    """Averages the metrics of an interval of training, and times it.
-
-    Evaluation and saving are outside an interval, and compilation is taken off it.
-    """
-
-    def __init__(self, steps: CompiledSteps):
-        self._steps = steps
-        self.start()
-
-    def start(self) -> None:
-        """Begins an interval."""
-        self._metrics: list[Metrics] = []
-        self._begin = time.perf_counter()
-        self._compiled_before = self._steps.compile_seconds
-
-    def add(self, metrics: Metrics) -> None:
-        """Counts one update; its metrics stay on device."""
-        self._metrics.append(metrics)
-
-    def finish(self, step: int) -> dict[str, float]:
-        """Means over the interval, non-pad tokens per second, and seconds spent compiling.
-
-        Raises:
-          PadirError: the mean loss is not finite.
-        """
-        rows = jax.device_get(self._metrics)
-        compile_seconds = self._steps.compile_seconds - self._compiled_before
-        seconds = time.perf_counter() - self._begin - compile_seconds
-        result = {f"train/{name}": float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "tokens"}
-        result["train/tokens_per_second"] = float(sum(int(row["tokens"]) for row in rows)) / seconds
-        result["train/compile_seconds"] = compile_seconds
-        if not math.isfinite(result["train/loss"] + result["train/gradient_norm"]):
-            raise PadirError(
-                f"step {step}: the training loss is {result['train/loss']}, the gradient norm "
-                f"{result['train/gradient_norm']}; lower OptimizerConfig.peak_learning_rate "
-                "or lengthen its warm-up, then train again: it resumes at the last checkpoint"
-            )
-        return result
 
 
 class Evaluator:

@@ -31,6 +31,8 @@ def make_train_step(
     seed: int,
     mesh: Mesh,
     accumulate: int = 1,
+    *,
+    skip_non_finite: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Compiles one update.
 
@@ -42,11 +44,12 @@ def make_train_step(
       mesh: batch rows are split over its data axes, the state is replicated.
       accumulate: micro-batches that each update is computed in, one after the other, for batches that do not fit
         the memory at once. The gradient is the whole batch's, the same noise included; only dropout is drawn anew.
+      skip_non_finite: whether an update whose loss or gradient is not finite changes nothing but the counts of steps.
 
     Returns:
       (state, batch) → (state, metrics). The given state's buffers are reused and must not be read again.
-      Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate` and `tokens`
-      (non-pad source and target tokens of the batch).
+      Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate`, `tokens` (non-pad source
+      and target tokens of the batch) and, with `skip_non_finite`, `skipped`, 1 or 0.
 
     Raises:
       PadirError: `accumulate` is not positive; by the step, a batch that does not divide into such micro-batches.
@@ -75,11 +78,27 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(
-        step,
+        _skipping(step) if skip_non_finite else step,
         in_shardings=(replicated(mesh), batch_sharding(mesh)),
         out_shardings=replicated(mesh),
         donate_argnums=0,
     )
+
+
+def _skipping(step: Callable) -> Callable:
+    """The step, whose updates that are not finite change nothing but the counts."""
+
+    def careful(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        updated, metrics = step(state, batch)
+        good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+
+        def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+            # Counts go on, the learning rate's too: it stays a function of the step.
+            return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(good, new, old)
+
+        return jax.tree.map(keep, updated, state), {**metrics, "skipped": 1.0 - good}
+
+    return careful
 
 
 def _accumulated(

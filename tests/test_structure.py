@@ -7,7 +7,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
-    ("types", "rng", "sharding", "errors", "progress", "line_files", "host_memory", "preemption", "distributed"),
+    (
+        "types",
+        "rng",
+        "sharding",
+        "errors",
+        "progress",
+        "line_files",
+        "host_memory",
+        "preemption",
+        "distributed",
+        "device_peaks",
+    ),
     ("masks", "layers", "attention", "cache"),
     ("network", "length", "flops"),
     ("corruption", "losses"),
@@ -19,6 +30,8 @@ LAYERS = (
         "convert",
         "describe_checkpoint",
         "warm_start",
+        "intervals",
+        "guards",
         "train",
         "evaluate",
         "translator",
