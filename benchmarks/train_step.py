@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import sharding
+from padir import host_memory, sharding
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
 from padir.models import AutoregressiveModel, Model, PadirModel
@@ -84,6 +84,8 @@ def measure(
 ) -> dict[str, Any]:
     """Times updates and plain products in turns; returns what is written."""
     facts = run_facts()
+    if jax.default_backend() == "cpu":
+        host_memory.keep_freed()  # As `padir train` does.
     features = random_batch(batch, source, target, pieces)
     built = models(embed_dim, layers, pieces, source, target)
     trained = {name: Updates(model, features) for name, model in built.items()}

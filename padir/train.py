@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from padir import sharding
+from padir import host_memory, sharding
 from padir.checkpoints import Checkpointer
 from padir.data.batching import Buckets, eval_batches, rows_of_step, train_batches
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
@@ -183,6 +183,8 @@ class _Run:
 def _train(run: _Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
     """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
     mesh = sharding.make_mesh()
+    if mesh.devices.flat[0].platform == "cpu":
+        host_memory.keep_freed()
     sharding.check_batch_size(run.batch_size, mesh)
     vocabulary = run.data.vocabulary()
     updates = run.optimizer.build(run.num_steps)
