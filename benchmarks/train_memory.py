@@ -1,6 +1,6 @@
 """Whether training needs ever more memory: `python benchmarks/train_memory.py --output FILE.json --data_dir DIR`.
 
-Trains a tiny PaDIR model for so many updates, with batches of three padded lengths, evaluation and checkpoints on the
+Trains a tiny PaDIR model for so many updates, with batches of several padded lengths, evaluation and checkpoints on the
 way, and reads from the run's own metrics how much memory the process had. Prints its growth, fitted as a line through
 all but the first quarter, and writes JSON. A missing data set is prepared from the embedded language pair.
 """
@@ -34,10 +34,11 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--data_dir", required=True, help="a prepared set of at most 32 tokens; made if it is missing")
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--buckets", type=int, nargs="+", default=[12, 20, 32])
     parser.add_argument("--every", type=int, default=20, help="updates between two looks at the memory")
     options = parser.parse_args()
     facts = run_facts()
-    found = growth(train_tiny(options.data_dir, options.steps, options.every))
+    found = growth(train_tiny(options.data_dir, options.steps, options.every, options.buckets))
     described = {"facts": facts, "steps": options.steps, **found}
     write_text(Path(options.output), json.dumps(described, indent=2) + "\n")
     print(
@@ -46,7 +47,7 @@ def main() -> None:
     )
 
 
-def train_tiny(data_dir: str, steps: int, every: int) -> list[dict[str, Any]]:
+def train_tiny(data_dir: str, steps: int, every: int, buckets: Sequence[int]) -> list[dict[str, Any]]:
     """Trains in a folder of its own that is deleted; returns the lines of the run's metrics."""
     network = NetworkConfig(
         embed_dim=64, num_heads=2, head_dim=32, mlp_dim=128, num_encoder_layers=1, num_decoder_layers=1
@@ -62,7 +63,7 @@ def train_tiny(data_dir: str, steps: int, every: int) -> list[dict[str, Any]]:
             model=lambda ids: PadirModel(ids, network, 32, 32),
             num_steps=steps,
             batch_size=16,
-            buckets=(12, 20, 32),
+            buckets=buckets,
             optimizer=OptimizerConfig(warmup_steps=steps // 10),
             cadence=Cadence(log=every, evaluate=10 * every, checkpoint=10 * every, keep=2),
             task=task,

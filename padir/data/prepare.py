@@ -146,7 +146,8 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
         begun["vocabulary_hash"] = Vocabulary.load(directory / VOCABULARY_NAME).hash
         (directory / f"{BEGUN_NAME}.tmp").write_text(json.dumps(begun) + "\n", encoding="utf-8")
         os.replace(directory / f"{BEGUN_NAME}.tmp", directory / BEGUN_NAME)
-    splits = {split: _write_split(task, registered, split, directory, settings) for split in chosen}
+    with _workers(settings.processes) as pool:
+        splits = {split: _write_split(task, registered, split, directory, settings, pool) for split in chosen}
     model = Vocabulary.load(directory / VOCABULARY_NAME)
     manifest = Manifest(
         task=task,
@@ -259,31 +260,34 @@ def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: P
     return 2 * pairs.total, len(chosen)
 
 
+def _workers(processes: int) -> contextlib.AbstractContextManager[ProcessPoolExecutor | None]:
+    """Processes beside this one, started anew since TensorFlow does not survive a fork; None if it works alone."""
+    if processes == 1:
+        return contextlib.nullcontext()
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+
 def _write_split(
-    task: TaskConfig, registered: tasks.TranslationTask, split: str, directory: Path, settings: PrepareSettings
+    task: TaskConfig,
+    registered: tasks.TranslationTask,
+    split: str,
+    directory: Path,
+    settings: PrepareSettings,
+    pool: ProcessPoolExecutor | None,
 ) -> SplitManifest:
     """Writes those parts of a split that are not there yet, and puts it together."""
-    count, skipped = (
-        _write_parts(registered, split, directory, settings, 0, 1)
-        if settings.processes == 1
-        else (_write_parts_side_by_side(task, split, directory, settings))
-    )
+    if pool is None:
+        count, skipped = _write_parts(registered, split, directory, settings, 0, 1)
+    else:
+        shared = task, split, directory, settings
+        found = [pool.submit(_write_parts_of_worker, *shared, worker) for worker in range(settings.processes)]
+        # All read the same, so all count the same.
+        count, skipped = [future.result() for future in found][0]
     manifest = parts.assemble(directory, split, count, skipped=skipped)
     if not manifest.num_examples:
         reasons = f"{manifest.dropped} dropped as too long, {manifest.skipped_empty} skipped as empty"
         raise PadirError(f"split {split} of task {registered.task.name} is empty ({reasons})")
     return manifest
-
-
-def _write_parts_side_by_side(
-    task: TaskConfig, split: str, directory: Path, settings: PrepareSettings
-) -> tuple[int, int]:
-    """`_write_parts` in several processes, started anew: TensorFlow does not survive a fork."""
-    shared = task, split, directory, settings
-    with ProcessPoolExecutor(settings.processes, multiprocessing.get_context("spawn")) as pool:
-        found = [pool.submit(_write_parts_of_worker, *shared, worker) for worker in range(settings.processes)]
-        # All read the same, so all count the same.
-        return [future.result() for future in found][0]
 
 
 def _write_parts_of_worker(

@@ -1,6 +1,7 @@
 """`prepare` end to end: what it writes, when it does nothing, and what it refuses."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -131,7 +132,7 @@ def test_a_set_does_not_depend_on_the_number_of_processes(corpus):
     assert alone.splits["train"].shards == (("train-00000.array_record", 2), ("train-00002.array_record", 1))
     assert (alone.splits["train"].dropped, alone.splits["validation"].truncated) == (2, 2)
     assert [count for _, count in alone.splits["validation"].shards] == [2, 2, 1]
-    together = prepare(task(corpus), corpus / "together", **options, processes=3)
+    together = prepare(task(corpus), corpus / "together", **options, processes=2)
     assert together == alone
     assert files(corpus / "together") == files(corpus / "alone")
     assert [example.source_text for example in PreparedSet.open(corpus / "together").split("train").read(range(3))] == [
@@ -144,7 +145,13 @@ def test_a_set_does_not_depend_on_the_number_of_processes(corpus):
 def test_errors_of_other_processes_reach_the_user_whole(corpus):
     (corpus / "val").write_text("c\n\nd\n")
     with pytest.raises(PadirError, match=r"/val:2: empty source"):
-        prepare(task(corpus, validation=("val", "src")), corpus / "out", num_pieces=8, processes=2)
+        prepare(task(corpus, validation=("val", "src")), corpus / "out", num_pieces=8)
+    settings = PrepareSettings(num_pieces=8, processes=2)
+    given = task(corpus, validation=("val", "src")), "validation", corpus / "out", settings
+    with pytest.raises(PadirError) as raised:
+        prepare_lib._write_parts_of_worker(*given, 1)
+    # As it comes back from there.
+    assert "/val:2: empty source" in str(pickle.loads(pickle.dumps(raised.value)))
 
 
 def test_a_preparation_that_was_cut_short_goes_on(corpus, monkeypatch):
