@@ -43,9 +43,9 @@ class Activity:
       seconds: by name, summed up since they were last cleared.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self.clock = clock
-        self.name, self.since, self.step = HOST, clock(), 0
+    def __init__(self, step: int = 0, clock: Callable[[], float] = time.perf_counter):
+        self.step, self.clock = step, clock
+        self.name, self.since = HOST, clock()
         self.seconds: Counter[str] = Counter()
 
     @contextlib.contextmanager

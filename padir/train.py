@@ -233,16 +233,8 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, device
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
-    activity, clock = Activity(), SaveClock(cadence.checkpoint_minutes)
-    activity.step = step
+    activity, clock = Activity(step), SaveClock(cadence.checkpoint_minutes)
     steps, window = CompiledSteps(step_fn, activity), MetricWindow(activity, devices)
-
-    def save() -> None:
-        with activity.doing(SAVE):
-            check_state(state)
-            checkpointer.save(state, written.get(f"{eval_split}/loss") if cadence.keep_best else None)
-        clock.restart()
-
     bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
     with bar, Preemption() as preemption, Watchdog(activity, run.guards.stall_seconds):
         for batch in activity.each(batches):
@@ -259,9 +251,8 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, device
             checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
             if preemption.told and step < run.num_steps:
                 # First what the steps since the last interval came to: it says whether they are worth saving.
-                written = window.finish()
-                writer.write(step, written)
-                save()
+                writer.write(step, window.finish())
+                _save(state, None, checkpointer, activity)
                 raise Preempted(f"{run.run_dir}: told to stop; saved at step {step} of {run.num_steps}")
             # An interval ends whenever the loop is about to do something else, so that is never timed as training.
             if log or evaluate or checkpoint:
@@ -272,12 +263,21 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, device
                         written |= evaluator(state.params)
                 writer.write(step, written)
                 if checkpoint:
-                    save()
+                    loss = written.get(f"{eval_split}/loss") if cadence.keep_best else None
+                    _save(state, loss, checkpointer, activity)
+                    clock.restart()
                 window.start()
     say(f"trained to step {step}: {_summary(written)}")
     if cadence.keep_best:
         say(f"best checkpoint: step {checkpointer.best_step()}")
     return state
+
+
+def _save(state: TrainState, loss: float | None, checkpointer: Checkpointer, activity: Activity) -> None:
+    """Saves a state that is worth it; raises NonFiniteError for another."""
+    with activity.doing(SAVE):
+        check_state(state)
+        checkpointer.save(state, loss)
 
 
 def _devices(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:

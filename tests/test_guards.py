@@ -13,8 +13,7 @@ from padir.train_state import TrainState
 
 
 def test_a_stalled_input_is_reported_once_and_again_when_the_time_has_doubled(capfd):
-    activity = Activity()
-    activity.step = 12
+    activity = Activity(12)
     with Watchdog(activity, 0.1):
         with activity.doing(DATA):
             time.sleep(0.35)

@@ -31,7 +31,7 @@ def row(loss, tokens=10, **more):
 
 
 def test_what_is_done_for_how_long(clock):
-    activity = Activity(clock)
+    activity = Activity(0, clock)
     clock.now += 1
     with activity.doing(COMPUTE):
         assert (activity.name, activity.since) == (COMPUTE, 101.0)
@@ -44,7 +44,7 @@ def test_what_is_done_for_how_long(clock):
 
 
 def test_waiting_for_items(clock):
-    activity = Activity(clock)
+    activity = Activity(0, clock)
 
     def slow():
         for item in "ab":
@@ -65,8 +65,7 @@ def test_an_interval_by_hand(clock):
 
     Operations: 2·3·4 + 2·5·6 = 84 in 10 s, on devices of 21 a second.
     """
-    activity = Activity(clock)
-    activity.step = 5
+    activity = Activity(5, clock)
     window = MetricWindow(activity, Devices(2, 21.0, lambda rows, source, target: rows * source * target))
     with activity.doing(COMPILE):
         clock.now += 1
@@ -101,15 +100,14 @@ def test_an_interval_by_hand(clock):
 
 
 def test_no_utilisation_without_a_peak(clock):
-    window = MetricWindow(Activity(clock), Devices(2, None, lambda *shape: 1))
+    window = MetricWindow(Activity(0, clock), Devices(2, None, lambda *shape: 1))
     window.add(row(1.0), features(2, 3, 4))
     clock.now += 1
     assert "train/mfu" not in window.finish()
 
 
 def test_the_update_that_is_not_finite_is_named(clock):
-    activity = Activity(clock)
-    activity.step = 40
+    activity = Activity(40, clock)
     window = MetricWindow(activity, Devices(1, None, lambda *shape: 1))
     for loss in (1.0, 2.0, np.inf, np.nan):
         window.add(row(loss), features(2, 3, 4))
@@ -120,7 +118,7 @@ def test_the_update_that_is_not_finite_is_named(clock):
 
 
 def test_means_leave_out_what_was_skipped(clock):
-    activity = Activity(clock)
+    activity = Activity(0, clock)
     window = MetricWindow(activity, Devices(1, None, lambda *shape: 1))
     for loss, skipped in ((1.0, 0.0), (np.nan, 1.0), (3.0, 0.0)):
         window.add(row(loss, skipped=jnp.float32(skipped)), features(2, 3, 4))
