@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
 from padir.errors import PadirError
 from padir.sharding import replicated
@@ -23,8 +24,20 @@ FOLDER = "checkpoints"
 _ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
 
 
-def _is_not_about_reading(record: logging.LogRecord) -> bool:
-    return "read_only" not in record.getMessage() and "read only" not in record.getMessage()
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    # Orbax warns that a reader cannot write, and of a checkpoint without a loss; both are what was asked for.
+    return not any(text in record.getMessage() for text in ("read_only", "read only", "tracked_metric"))
+
+
+def _loss(metrics: dict[str, float]) -> float:
+    return metrics["loss"]
+
+
+def _kept(last: int, best: int) -> PreservationPolicy:
+    """Which checkpoints stay: the last ones, and those with the lowest loss."""
+    # The best of Orbax are those that come last.
+    lowest = BestN(get_metric_fn=_loss, reverse=True, n=best, keep_checkpoints_without_metrics=False)
+    return AnyPreservationPolicy([LatestN(last), lowest])
 
 
 class DamagedCheckpointError(PadirError):
@@ -38,21 +51,25 @@ class Checkpointer:
     in a save leaves the checkpoint before it. Use as a context manager: leaving waits for the last save.
     """
 
-    def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, read_only: bool = False):
+    def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, keep_best: int = 0, read_only: bool = False):
         """Opens the run's checkpoints.
 
         Args:
           run_dir: the run directory.
           keep: how many of the newest to keep.
+          keep_best: how many to keep besides, of those saved with the lowest loss.
           read_only: for readers; nothing is created or deleted.
         """
         self._folder = Path(run_dir).resolve() / FOLDER
         if read_only and not self._folder.is_dir():
             raise PadirError(f"{self._folder}: no such folder; is {run_dir} a run directory of `padir train`?")
-        # Orbax warns that a reader cannot write; that is what a reader asked for.
-        logging.getLogger("absl").addFilter(_is_not_about_reading)
+        logging.getLogger("absl").addFilter(_is_worth_saying)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=None if read_only else keep, create=not read_only, read_only=read_only
+            preservation_policy=None if read_only else _kept(keep, keep_best),
+            best_fn=_loss if keep_best else None,
+            best_mode="min",
+            create=not read_only,
+            read_only=read_only,
         )
         # Named handlers: with them the manager can tell what is in a checkpoint without reading it.
         self._manager = ocp.CheckpointManager(
@@ -102,8 +119,17 @@ class Checkpointer:
             return restored
         return None
 
-    def save(self, state: TrainState) -> None:
-        """Starts saving `state` under its step; a step already saved is left as it is."""
+    def best_step(self) -> int | None:
+        """Of the checkpoints saved with a loss and still kept, the one with the lowest; None if there is none."""
+        return self._manager.best_step()
+
+    def save(self, state: TrainState, loss: float | None = None) -> None:
+        """Starts saving `state` under its step; a step already saved is left as it is.
+
+        Args:
+          state: what to save.
+          loss: on held-out data, if that is known, for choosing the best.
+        """
         step = int(state.step)
         if step in self._manager.all_steps():
             return
@@ -111,7 +137,7 @@ class Checkpointer:
         if state.ema is not None:
             items["ema"] = state.ema
         saved = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
-        self._manager.save(step, args=ocp.args.Composite(**saved))
+        self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
 
     def restore(self, like: TrainState, step: int | None = None) -> TrainState:
         """Restores a whole state.

@@ -170,9 +170,9 @@ def configurable(command: str) -> str:
 def _flags(command: str) -> dict[str, inspect.Parameter]:
     """Parameters of a command that are plain text, numbers or yes and no."""
     # Imported late, here and above: `padir --help` need not wait for JAX.
-    from padir import config
+    from padir import commands
 
-    parameters = inspect.signature(config.COMMANDS[configurable(command)]).parameters
+    parameters = inspect.signature(commands.COMMANDS[configurable(command)]).parameters
     return {name: parameter for name, parameter in parameters.items() if str(parameter.annotation) in _FLAG_TYPES}
 
 
@@ -255,12 +255,12 @@ def _epilog(command: str) -> str:
 
 def _gin_fields(command: str) -> dict[str, str]:
     """Fields, with their defaults, of the dataclasses that a command takes: {'Cadence': 'log=100, …'}."""
-    from padir import config
+    from padir import commands
 
     found = {}
-    for hint in typing.get_type_hints(config.COMMANDS[configurable(command)]).values():
+    for hint in typing.get_type_hints(commands.COMMANDS[configurable(command)]).values():
         for option in typing.get_args(hint) or (hint,):
-            if option in config.DATACLASSES:
+            if option in commands.DATACLASSES:
                 found[option.__name__] = ", ".join(
                     field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default!r}"
                     for field in dataclasses.fields(option)

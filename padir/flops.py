@@ -101,3 +101,23 @@ def decoder_pass(
     layer += _mlp(config, positions)
     total = config.num_decoder_layers * layer
     return total + _dense(positions, config.embed_dim, config.vocab_size) if logits else total
+
+
+def training_step(
+    config: NetworkConfig, batch: int, source: int, target: int, *, stages: int = 1, source_prefix: int = 0
+) -> int:
+    """Operations of one update: forward and backward of the network; the optimizer's are element-wise.
+
+    Backward every product is done twice, for the gradients of either operand. Nothing is counted twice for
+    rematerialisation, nor left out where parts are frozen: these are the model's operations, not the program's.
+
+    Args:
+      config: the network.
+      batch: sentences.
+      source, target: tokens that they are padded to.
+      stages: passes of the decoder, which share encoder and plan.
+      source_prefix: tokens before the source's own, in the encoder only.
+    """
+    shared = encode(config, batch, source + source_prefix) + plan(config, batch, source, target)
+    every_stage = decoder_pass(config, batch, target, target, source, sources=batch)
+    return 3 * (shared + stages * every_stage).flops

@@ -1,9 +1,13 @@
-"""How the C library keeps memory that a CPU program has freed (layer 0)."""
+"""The memory of this process, and how the C library keeps what a CPU program has freed (layer 0)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import resource
+import sys
+from pathlib import Path
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
@@ -28,3 +32,11 @@ def keep_freed() -> bool:
     wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20))
     taken = [mallopt(parameter, value) for parameter, value in wanted]
     return taken == [1] * len(wanted)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM; where the system is not Linux, the most that ever was."""
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    # Bytes on macOS, which is what else there may be.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

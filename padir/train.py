@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,29 +11,40 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
+from padir import host_memory, sharding
 from padir import remat as rematerialisation
-from padir import sharding
 from padir.checkpoints import Checkpointer
-from padir.data.batching import Buckets, eval_batches, train_batches
+from padir.data.batching import Buckets, rows_of_step, train_batches
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.describe_training import describe_training
+from padir.device_peaks import peak_flops
 from padir.distributed import first_process, is_first, say
 from padir.errors import PadirError, Preempted
+from padir.guards import Guards, SaveClock, Watchdog, check_state, explained
+from padir.intervals import (
+    EVALUATE,
+    SAVE,
+    Activity,
+    CompiledSteps,
+    Devices,
+    MetricWindow,
+    NonFiniteError,
+)
 from padir.metrics.writers import MetricWriter
-from padir.models import Batch, Metrics, Model
+from padir.models import Model
 from padir.optimizers import OptimizerConfig
 from padir.preemption import Preemption
 from padir.progress import progress
 from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_data, save_model
-from padir.sharding import AxisRules, Layout
+from padir.sharding import Layout
 from padir.train_state import TrainState, create_train_state
-from padir.train_step import MODEL_FEATURES, make_eval_step, make_train_step, model_features
-from padir.types import PAD_ID, PyTree, TokenIds
+from padir.train_step import make_train_step, model_features
+from padir.types import TokenIds
+from padir.validation import Evaluator
 from padir.warm_start import start_from
 
 ModelFactory = Callable[[TokenIds], Model]
@@ -45,9 +54,8 @@ MAY_CHANGE = {
     "num_steps": "the learning rate of later steps follows the new schedule",
     "optimizer": "the learning rate of later steps follows the new schedule",
     "accumulate": "dropout is drawn anew",
+    "skip_non_finite": "what is done about an update that is not finite",
 }
-# Validation metrics that are means over sentences; the others are means over target tokens.
-ROW_METRICS = ("loss/length", "length_accuracy")
 
 
 @dataclass(frozen=True)
@@ -58,13 +66,24 @@ class Cadence:
       log: training metrics are averaged and written.
       evaluate: the validation split is evaluated; unless never, also at the end.
       checkpoint: the state is saved.
-      keep: how many checkpoints stay.
+      checkpoint_minutes: it is also saved when metrics are next written after so many minutes without; 0 never.
+      keep: how many checkpoints stay, the newest.
+      keep_best: how many stay besides, those with the lowest loss in evaluation; unless 0, the state is also saved
+        whenever it is evaluated.
     """
 
     log: int = 100
     evaluate: int = 1000
     checkpoint: int = 1000
+    checkpoint_minutes: float = 0.0
     keep: int = 3
+    keep_best: int = 0
+
+    def __post_init__(self):
+        if self.checkpoint_minutes and not self.log:
+            raise PadirError("Cadence.checkpoint_minutes: looked at when Cadence.log is due, which must not be 0")
+        if self.keep_best and not self.evaluate:
+            raise PadirError("Cadence.keep_best: the best are known by evaluation; Cadence.evaluate must not be 0")
 
 
 def train(
@@ -87,6 +106,8 @@ def train(
     layout: Layout = Layout(),
     remat: str = "none",
     describe: bool = False,
+    guards: Guards = Guards(),
+    peak_teraflops: float | None = None,
 ) -> TrainState | None:
     """Trains a model, or goes on with the newest checkpoint in `run_dir`.
 
@@ -115,6 +136,9 @@ def train(
       remat: what the backward pass computes again instead of keeping it, to save memory: 'none', 'dots' (everything
         but products with weights) or 'layer' (everything but the layers' inputs).
       describe: train nothing; print each parameter, its shape and its share on a device.
+      guards: what is done about numbers that are not finite, and about a loop that stands still.
+      peak_teraflops: 10^12 operations a second that one device has at most, for the metric `mfu`; by default what
+        `device_peaks` knows of it (bfloat16), and where it knows nothing there is no such metric.
 
     Returns:
       The final state; None after `describe`.
@@ -131,9 +155,21 @@ def train(
     built = model(TokenIds(data.vocabulary().num_pieces))
     splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
     run = _Run(
-        run_dir, built, data, splits, bucketed, batch_size, accumulate, num_steps, optimizer, seed, layout, remat
+        run_dir,
+        built,
+        data,
+        splits,
+        bucketed,
+        batch_size,
+        accumulate,
+        num_steps,
+        optimizer,
+        seed,
+        layout,
+        remat,
+        guards,
     )
-    return _train(run, cadence, initialize_from)
+    return _train(run, cadence, initialize_from, peak_teraflops)
 
 
 @dataclass(frozen=True)
@@ -152,6 +188,7 @@ class _Run:
     seed: int
     layout: Layout
     remat: str
+    guards: Guards
 
     def settings(self) -> dict[str, Any]:
         """What decides the parameters besides the model, for train.json."""
@@ -169,19 +206,22 @@ class _Run:
             },
             "num_steps": self.num_steps,
             "optimizer": dataclasses.asdict(self.optimizer),
+            "skip_non_finite": self.guards.skip_non_finite,
         }
 
 
-def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainState:
+def _train(run: _Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
     """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
     mesh, rules, ema_decay = sharding.make_mesh(layout=run.layout), run.layout.rules, run.optimizer.ema_decay
+    if mesh.devices.flat[0].platform == "cpu":
+        host_memory.keep_freed()
     sharding.check_batch_size(run.batch_size, mesh)
     vocabulary = run.data.vocabulary()
     updates = run.optimizer.build(run.num_steps)
     save_model(run.run_dir, run.model, vocabulary)
     check_shared(run.run_dir)
     state = create_train_state(run.model, updates, run.seed, mesh, rules, ema=ema_decay is not None)
-    with Checkpointer(run.run_dir, keep=cadence.keep) as checkpointer:
+    with Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best) as checkpointer:
         restored = checkpointer.restore_newest(state)
         start_step = None if restored is None else int(restored.step)
         finished = restored is not None and start_step >= run.num_steps
@@ -198,12 +238,17 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None) -> TrainSta
             return state
         schedule = run.optimizer.schedule(run.num_steps)
         options = {"rules": rules, "remat": run.remat, "ema_decay": ema_decay}
+        options |= {"skip_non_finite": run.guards.skip_non_finite}
         step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **options)
+        devices = _devices(run.model, mesh, peak_teraflops)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
-            return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer)
+            try:
+                return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer, devices)
+            except NonFiniteError as error:
+                raise _explained(error, run, checkpointer) from None
 
 
-def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> TrainState:
+def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, devices) -> TrainState:
     """Update, log, evaluate, save; in that order, until the last step."""
     train_split, eval_split = run.splits
     evaluator = None
@@ -222,36 +267,66 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer) -> Tra
         process_index=share,
         process_count=shares,
     )
-    steps = CompiledSteps(step_fn)
-    window = MetricWindow(steps)
+    activity, clock = Activity(step), SaveClock(cadence.checkpoint_minutes)
+    steps, window = CompiledSteps(step_fn, activity), MetricWindow(activity, devices)
     bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
-    with bar, Preemption() as preemption:
-        for batch in batches:
-            state, metrics = steps(state, sharding.place_batch(model_features(batch), mesh))
+    with bar, Preemption() as preemption, Watchdog(activity, run.guards.stall_seconds):
+        for batch in activity.each(batches):
+            features = sharding.place_batch(model_features(batch), mesh)
+            state, metrics = steps(state, features)
             step += 1
-            window.add(metrics)
+            window.add(metrics, features)
             bar.update(1)
             log, evaluate, checkpoint = (
                 step == run.num_steps or _due(step, every)
                 for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
             )
+            evaluate = evaluate and evaluator is not None
+            checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
             if preemption.told and step < run.num_steps:
                 # First what the steps since the last interval came to: it says whether they are worth saving.
-                writer.write(step, window.finish(step))
-                checkpointer.save(state)
+                writer.write(step, window.finish())
+                _save(state, None, checkpointer, activity)
                 raise Preempted(f"{run.run_dir}: told to stop; saved at step {step} of {run.num_steps}")
             # An interval ends whenever the loop is about to do something else, so that is never timed as training.
             if log or evaluate or checkpoint:
-                written = window.finish(step)
+                written = window.finish()
                 bar.set_postfix(loss=f"{written['train/loss']:.3f}")
-                if evaluate and evaluator is not None:
-                    written |= evaluator(state.params)
+                if evaluate:
+                    with activity.doing(EVALUATE):
+                        written |= evaluator(state.params)
                 writer.write(step, written)
                 if checkpoint:
-                    checkpointer.save(state)
+                    loss = written.get(f"{eval_split}/loss") if cadence.keep_best else None
+                    _save(state, loss, checkpointer, activity)
+                    clock.restart()
                 window.start()
     say(f"trained to step {step}: {_summary(written)}")
+    if cadence.keep_best:
+        say(f"best checkpoint: step {checkpointer.best_step()}")
     return state
+
+
+def _save(state: TrainState, loss: float | None, checkpointer: Checkpointer, activity: Activity) -> None:
+    """Saves a state that is worth it; raises NonFiniteError for another."""
+    with activity.doing(SAVE):
+        check_state(state)
+        checkpointer.save(state, loss)
+
+
+def _devices(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:
+    """The devices of the mesh and their peak, as given or as known."""
+    known = peak_flops(mesh.devices.flat[0].device_kind)
+    return Devices(mesh.size, known if peak_teraflops is None else 1e12 * peak_teraflops, model.training_flops)
+
+
+def _explained(error: NonFiniteError, run: _Run, checkpointer: Checkpointer) -> PadirError:
+    """What the user is told: which batch it was, and what can be gone back to."""
+    split = run.data.split(run.splits[0])
+    order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
+    rows = rows_of_step(split, **order, step=error.step - 1)
+    last = checkpointer.latest_step()
+    return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
 
 
 def _summary(written: dict[str, float]) -> str:
@@ -289,110 +364,3 @@ def _buckets(lengths: Sequence[int], model: Model) -> Buckets:
     if longest > allowed:
         raise PadirError(f"train.buckets: {longest} is longer than the model allows ({allowed}); drop that bucket")
     return buckets
-
-
-class CompiledSteps:
-    """The train step, compiled once per batch shape, with the seconds that took kept apart."""
-
-    def __init__(self, step_fn):
-        self._step_fn = step_fn
-        self._compiled = {}
-        self.compile_seconds = 0.0
-
-    def __call__(self, state: TrainState, features: Batch) -> tuple[TrainState, Metrics]:
-        """(state, features) → (state, metrics), as `make_train_step` says."""
-        shape = tuple(features[name].shape for name in MODEL_FEATURES)
-        if shape not in self._compiled:
-            began = time.perf_counter()
-            self._compiled[shape] = self._step_fn.lower(state, features).compile()
-            self.compile_seconds += time.perf_counter() - began
-        return self._compiled[shape](state, features)
-
-
-class MetricWindow:
-    """Averages the metrics of an interval of training, and times it.
-
-    Evaluation and saving are outside an interval, and compilation is taken off it.
-    """
-
-    def __init__(self, steps: CompiledSteps):
-        self._steps = steps
-        self.start()
-
-    def start(self) -> None:
-        """Begins an interval."""
-        self._metrics: list[Metrics] = []
-        self._begin = time.perf_counter()
-        self._compiled_before = self._steps.compile_seconds
-
-    def add(self, metrics: Metrics) -> None:
-        """Counts one update; its metrics stay on device."""
-        self._metrics.append(metrics)
-
-    def finish(self, step: int) -> dict[str, float]:
-        """Means over the interval, non-pad tokens per second, and seconds spent compiling.
-
-        Raises:
-          PadirError: the mean loss is not finite.
-        """
-        rows = jax.device_get(self._metrics)
-        compile_seconds = self._steps.compile_seconds - self._compiled_before
-        seconds = time.perf_counter() - self._begin - compile_seconds
-        result = {f"train/{name}": float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "tokens"}
-        result["train/tokens_per_second"] = float(sum(int(row["tokens"]) for row in rows)) / seconds
-        result["train/compile_seconds"] = compile_seconds
-        if not math.isfinite(result["train/loss"] + result["train/gradient_norm"]):
-            raise PadirError(
-                f"step {step}: the training loss is {result['train/loss']}, the gradient norm "
-                f"{result['train/gradient_norm']}; lower OptimizerConfig.peak_learning_rate "
-                "or lengthen its warm-up, then train again: it resumes at the last checkpoint"
-            )
-        return result
-
-
-class Evaluator:
-    """Loss and accuracy on a held-out split, teacher-forced, under a corruption that never changes."""
-
-    def __init__(
-        self,
-        model: Model,
-        data: PreparedSet,
-        split: str,
-        buckets: Buckets,
-        batch_size: int,
-        mesh: Mesh,
-        rules=AxisRules(),
-    ):
-        self._split, self._buckets, self._batch_size, self._mesh = data.split(split), buckets, batch_size, mesh
-        self._name = split
-        self._step = make_eval_step(model, mesh, rules)
-
-    def __call__(self, params: PyTree) -> dict[str, float]:
-        """Metrics of the split, named `<split>/<metric>`.
-
-        A metric of tokens is averaged over the split's target tokens, one of lengths over its sentences, so the
-        batch size makes no difference. `loss`, to which a PaDIR model adds both kinds, is averaged over tokens.
-        """
-        totals: dict[str, float] = {}
-        rows = tokens = 0
-        share, shares = sharding.row_share(self._mesh)
-        batches = eval_batches(
-            self._split,
-            buckets=self._buckets,
-            batch_size=self._batch_size,
-            process_index=share,
-            process_count=shares,
-        )
-        for batch in batches:
-            placed = sharding.place_batch(model_features(batch), self._mesh)
-            # Counted on the global batch: every host has only its own rows.
-            batch_tokens = (placed["decoder_target_tokens"] != PAD_ID).sum()
-            metrics, batch_tokens = jax.device_get((self._step(params, placed), batch_tokens))
-            batch_rows = int(metrics.pop("rows"))
-            rows, tokens = rows + batch_rows, tokens + int(batch_tokens)
-            for name, value in metrics.items():
-                weight = batch_rows if name in ROW_METRICS else int(batch_tokens)
-                totals[name] = totals.get(name, 0.0) + float(value) * weight
-        return {
-            f"{self._name}/{name}": total / (rows if name in ROW_METRICS else tokens) for name, total in totals.items()
-        }

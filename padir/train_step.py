@@ -37,6 +37,7 @@ def make_train_step(
     rules: AxisRules = AxisRules(),
     remat: str = "none",
     ema_decay: float | None = None,
+    skip_non_finite: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Compiles one update.
 
@@ -52,11 +53,12 @@ def make_train_step(
       remat: what the backward pass computes again, one of `remat.CHOICES`.
       ema_decay: d of the average of the parameters, d · average + (1 - d) · parameters after each update; None for
         states without one.
+      skip_non_finite: whether an update whose loss or gradient is not finite changes nothing but the counts of steps.
 
     Returns:
       (state, batch) → (state, metrics). The given state's buffers are reused and must not be read again.
-      Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate` and `tokens`
-      (non-pad source and target tokens of the batch).
+      Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate`, `tokens` (non-pad source
+      and target tokens of the batch) and, with `skip_non_finite`, `skipped`, 1 or 0.
 
     Raises:
       PadirError: `accumulate` is not positive, an unknown `remat`, or sizes that do not divide evenly over the mesh;
@@ -95,11 +97,27 @@ def make_train_step(
 
     shardings = shardings_of(abstract_train_state(model, optimizer, mesh, rules, ema=ema_decay is not None))
     return jax.jit(
-        step,
+        _skipping(step) if skip_non_finite else step,
         in_shardings=(shardings, batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
     )
+
+
+def _skipping(step: Callable) -> Callable:
+    """The step, whose updates that are not finite change nothing but the counts."""
+
+    def careful(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        updated, metrics = step(state, batch)
+        good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+
+        def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+            # Counts go on, the learning rate's too: it stays a function of the step.
+            return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(good, new, old)
+
+        return jax.tree.map(keep, updated, state), {**metrics, "skipped": 1.0 - good}
+
+    return careful
 
 
 def _accumulated(

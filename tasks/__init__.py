@@ -38,7 +38,8 @@ class TranslationTask:
 
     Attributes:
       task: tokenises, appends EOS and keeps the text.
-      pairs: raw text by split; also what a missing vocabulary is trained on.
+      pairs: raw text by split; also what a missing vocabulary is trained on. The task reads what is there when it is
+        run: preparation puts parts of a split in its place.
       failures: errors the sources ran into. TensorFlow turns an exception of a source into one of its own,
         so the original is kept here to be raised again.
       files: paths the pairs are read from; none if they are generated.
@@ -47,7 +48,7 @@ class TranslationTask:
     """
 
     task: seqio.Task
-    pairs: Mapping[str, Pairs]
+    pairs: dict[str, Pairs]
     failures: list[PadirError]
     files: tuple[str, ...] = ()
     checker: str | None = None
@@ -77,6 +78,7 @@ def translation_task(
       PadirError: a name Seqio does not accept.
     """
     failures: list[PadirError] = []
+    pairs = dict(pairs)
     vocabulary = seqio.SentencePieceVocabulary(str(vocabulary_path))
     features = {side: seqio.Feature(vocabulary, add_eos=True) for side in ("inputs", "targets")}
     if name in seqio.TaskRegistry.names():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from padir import __version__, cli, config
+from padir import __version__, cli, commands, config
 from padir.data.manifest import Manifest
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
@@ -194,7 +194,7 @@ def test_help_says_what_a_gin_file_does_to_the_demo(padir):
 
 def test_every_command_has_its_summary_example_and_place():
     assert set(cli.SUMMARIES) == set(cli.EXAMPLES)
-    assert set(map(cli.configurable, cli.SUMMARIES)) == set(config.COMMANDS) == set(config._OPERATIVE_FILES)
+    assert set(map(cli.configurable, cli.SUMMARIES)) == set(commands.COMMANDS) == set(commands.OPERATIVE_FILES)
 
 
 def test_flags_are_the_plain_parameters():

@@ -6,7 +6,7 @@ import typing
 import pytest
 
 import gin
-from padir import config
+from padir import commands, config
 from padir.errors import PadirError
 from padir.gin_statements import macros_in
 
@@ -135,7 +135,7 @@ def test_values_that_fit(binding):
 
 
 def test_everything_configurable_has_annotations_that_resolve():
-    for configurable in (*config.DATACLASSES, *config.COMMANDS.values()):
+    for configurable in (*commands.DATACLASSES, *commands.COMMANDS.values()):
         hints = typing.get_type_hints(configurable)
         assert set(inspect.signature(configurable).parameters) <= set(hints), configurable
 
@@ -235,7 +235,7 @@ def test_the_operative_configuration_can_be_read_again(tiny, tmp_path):
 def test_each_commands_configuration_lies_beside_its_result():
     given = {"output_dir": "out", "run_dir": "run", "name": "x", "output": "file", "report_dir": "report"}
     given |= {"describe": False, "shards": None, "host_index": None}
-    places = {command: place(given) for command, place in config._OPERATIVE_FILES.items()}
+    places = {command: place(given) for command, place in commands.OPERATIVE_FILES.items()}
     assert places == {
         "prepare": "out/prepare.gin",
         "vocabulary": "file.gin",
@@ -255,8 +255,8 @@ def test_each_commands_configuration_lies_beside_its_result():
         "export": "out/export.gin",
         "average": "out/average.gin",
     }
-    assert config._OPERATIVE_FILES["train"]({"run_dir": "run", "describe": True}) is None
-    translate = config._OPERATIVE_FILES["translate"]
+    assert commands.OPERATIVE_FILES["train"]({"run_dir": "run", "describe": True}) is None
+    translate = commands.OPERATIVE_FILES["translate"]
     assert translate({"output": "-", "shards": None, "host_index": None}) is None
     # Of hosts that do not know of one another the first writes.
     sharded = {"output": "folder", "shards": 4}

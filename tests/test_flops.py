@@ -1,12 +1,16 @@
 """Counts from shapes against XLA's analysis of the same programs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 from padir import flops
+from padir.models import AutoregressiveModel, PadirModel
 from padir.network import EncoderDecoder, NetworkConfig
+from padir.types import TokenIds
 
 SOURCE, TARGET = 24, 40
 SHAPE = {"vocab_size": 384, "embed_dim": 64, "num_heads": 4, "head_dim": 16, "mlp_dim": 256}
@@ -69,3 +73,45 @@ def test_bytes_by_hand():
 
 def test_costs_add_up():
     assert flops.Cost(1, 2) + 3 * flops.Cost(10, 20) == flops.Cost(31, 62)
+
+
+class TestTrainingStep:
+    """An update's forward and backward against XLA's analysis of the gradient of the loss."""
+
+    @pytest.mark.parametrize("stages", [0, 1, 2])
+    def test_against_xla(self, stages):
+        """Of an autoregressive model (0 stages) and a PaDIR model."""
+        layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+        lengths, ids = {"max_source_length": SOURCE, "max_target_length": TARGET}, TokenIds(num_pieces=250)
+        if stages:
+            model = PadirModel(ids, dataclasses.replace(PARALLEL, **layers), **lengths, num_stages=stages)
+        else:
+            model = AutoregressiveModel(ids, dataclasses.replace(CONFIGS["causal"], **layers), **lengths)
+        tokens = {"encoder_input_tokens": SOURCE, "decoder_target_tokens": TARGET}
+        batch = {name: jax.ShapeDtypeStruct((4, length), jnp.int32) for name, length in tokens.items()}
+
+        def gradient(params, batch):
+            return jax.grad(lambda p: model.loss_and_metrics(p, batch, jax.random.key(0), True)[0])(params)
+
+        found = counted(gradient, jax.eval_shape(model.init, 0), batch)
+        cost = model.training_flops(4, SOURCE, TARGET)
+        # What XLA counts besides is element-wise: softmax and its gradient, norms, argmax, noise.
+        assert cost <= found <= 1.2 * cost, found / cost
+
+    def test_stages_share_the_encoder(self):
+        """By hand: one more stage is one more decoder pass, three times."""
+        one, two = (flops.training_step(PARALLEL, 4, SOURCE, TARGET, stages=stages) for stages in (1, 2))
+        assert two - one == 3 * flops.decoder_pass(PARALLEL, 4, TARGET, TARGET, SOURCE, sources=4).flops
+
+    def test_products_by_hand(self):
+        """One layer each, no attention over anything long: 6 operations per weight and token, and the mixing."""
+        sizes = {"vocab_size": 128, "embed_dim": 8, "num_heads": 2, "head_dim": 4, "mlp_dim": 16}
+        config = NetworkConfig(
+            **sizes, num_encoder_layers=1, num_decoder_layers=1, causal=True, positional_attention=False
+        )
+        batch, source, target = 2, 3, 5
+        encoder = batch * source * (4 * 64 + 2 * 128) + batch * 2 * source * source * 8
+        memory = batch * source * 2 * 64
+        decoder = batch * target * (6 * 64 + 2 * 128 + 8 * 128)
+        decoder += batch * 2 * target * target * 8 + batch * 2 * target * source * 8
+        assert flops.training_step(config, batch, source, target) == 6 * (encoder + memory + decoder)

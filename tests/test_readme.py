@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from padir import cli, config
+from padir import cli, commands, config
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,7 +57,7 @@ def test_a_padir_command_exists(words):
         assert words[1] in ("--help", "--version")
         return
     command, *arguments = cli.joined(words[1:])
-    assert cli.configurable(command) in config.COMMANDS
+    assert cli.configurable(command) in commands.COMMANDS
     flags = cli._flags(command)
     gin_files, bindings = [], []
     for argument in arguments:

@@ -20,6 +20,7 @@ LAYERS = (
         "preemption",
         "distributed",
         "child_process",
+        "device_peaks",
     ),
     ("masks", "layers", "attention", "cache"),
     ("network", "length", "flops"),
@@ -34,6 +35,9 @@ LAYERS = (
         "describe_checkpoint",
         "describe_training",
         "warm_start",
+        "intervals",
+        "guards",
+        "validation",
         "train",
         "evaluate",
         "evaluation_report",
@@ -52,7 +56,7 @@ LAYERS = (
         "report",
         "theory",
     ),
-    ("gin_statements", "config", "cli"),
+    ("gin_statements", "commands", "config", "cli"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "clu"}

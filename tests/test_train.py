@@ -12,17 +12,19 @@ import pytest
 
 from padir.checkpoints import Checkpointer
 from padir.data import synthetic
-from padir.data.batching import Buckets
+from padir.data.batching import Buckets, rows_of_step
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
+from padir.guards import Guards
 from padir.layers import rebucketed
 from padir.metrics.writers import read_metrics
 from padir.optimizers import OptimizerConfig
 from padir.run_directory import load_model, save_model
 from padir.sharding import make_mesh
-from padir.train import Cadence, Evaluator, MetricWindow
+from padir.train import Cadence
 from padir.types import TokenIds
+from padir.validation import Evaluator
 from padir.warm_start import start_from
 
 TASK = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
@@ -46,7 +48,8 @@ def test_metrics_of_a_run(tiny):
         "token_accuracy/stage_2",
         "length_accuracy",
     }
-    loop_metrics = {"gradient_norm", "learning_rate", "tokens_per_second", "compile_seconds"}
+    loop_metrics = {"gradient_norm", "learning_rate", "tokens_per_second", "tokens_per_second_per_device"}
+    loop_metrics |= {f"{name}_seconds" for name in ("step", "data", "compute", "host", "compile")} | {"host_memory_mb"}
     assert set(first) == {"step", *(f"train/{name}" for name in model_metrics | loop_metrics)}
     assert set(last) - set(first) == {f"validation/{name}" for name in model_metrics}
     assert "validation/loss" in lines[2]
@@ -58,7 +61,9 @@ def test_metrics_of_a_run(tiny):
     for line in lines:
         mean = np.mean([schedule(step) for step in range(line["step"] - 20, line["step"])])
         assert line["train/learning_rate"] == pytest.approx(mean, rel=1e-4)
-        assert line["train/tokens_per_second"] > 0
+        assert line["train/tokens_per_second"] == pytest.approx(8 * line["train/tokens_per_second_per_device"])
+        parts = sum(line[f"train/{name}_seconds"] for name in ("data", "compute", "host"))
+        assert line["train/step_seconds"] == pytest.approx(parts) and line["train/data_seconds"] > 0
     # Both buckets are compiled in the first interval, and never again.
     assert first["train/compile_seconds"] > 0
     assert {line["train/compile_seconds"] for line in lines[1:]} == {0.0}
@@ -100,7 +105,8 @@ import jax, numpy as np
 from tiny_runs import Tiny
 from padir.checkpoints import Checkpointer
 from padir.layers import rebucketed
-from padir.train import Cadence, MetricWindow
+from padir.intervals import MetricWindow
+from padir.train import Cadence
 tiny = Tiny({data!r}, None, None)
 save = Checkpointer.save
 def save_and_die(self, state):
@@ -111,9 +117,9 @@ def save_and_die(self, state):
         os.kill(os.getpid(), signal.SIGKILL)  # While the second save is being written.
 add = MetricWindow.add
 seen = []
-def add_and_be_told(self, metrics):
-    add(self, metrics)
-    seen.append(metrics)
+def add_and_be_told(self, *given):
+    add(self, *given)
+    seen.append(given)
     if len(seen) == 5:
         os.kill(os.getpid(), signal.SIGTERM)
 def train(run_dir):
@@ -307,31 +313,47 @@ def test_a_missing_split(tiny, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
+    """The second update has an absurd learning rate, so the third has no loss; its batch is named."""
     reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
-    with pytest.raises(PadirError, match=r"step 4: the training loss is nan, .*; lower .*peak_learning_rate"):
-        tiny.train(tmp_path / "run", "ar", optimizer=reckless)
-    with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
+    with pytest.raises(PadirError) as raised:
+        tiny.train(tmp_path / "run", "ar", optimizer=reckless, cadence=Cadence(log=4, evaluate=0, checkpoint=1))
+    train = PreparedSet.open(tiny.data).split("train")
+    rows = rows_of_step(train, buckets=Buckets.square((32,)), batch_size=16, seed=0, step=2).tolist()
+    # Saved after every update, it is found where the second is to be saved: that state is not worth it.
+    message = str(raised.value)
+    assert message.startswith(f"{tmp_path / 'run'}: step 2: its update has made parameters that are not finite; its ")
+    assert "the last good checkpoint is of step 1. Lower OptimizerConfig.peak_learning_rate, " in message
+    with pytest.raises(PadirError) as raised:
+        tiny.train(tmp_path / "late", "ar", optimizer=reckless)
+    message = str(raised.value)
+    assert message.startswith(
+        f"{tmp_path / 'late'}: step 3: the training loss is nan, the gradient norm nan; its batch"
+    )
+    assert f"its batch was examples {', '.join(map(str, rows[:8]))}, … (16 in {tmp_path / 'late'}/non_fin" in message
+    assert "of split train; no checkpoint was saved yet. Lower OptimizerConfig.peak_learning_rate, " in message
+    written = json.loads((tmp_path / "late" / "non_finite_step_3.json").read_text())
+    assert written["examples"] == rows and written["last_good_checkpoint"] is None
+    with Checkpointer(tmp_path / "late", read_only=True) as checkpointer:
         assert checkpointer.latest_step() is None
 
 
-def test_an_interval_is_averaged_and_timed(monkeypatch):
-    """Two updates of 10 and 30 tokens in 5 seconds, of which 1 compiled: 10 tokens a second."""
+def test_updates_that_are_not_finite_can_be_skipped(tiny, tmp_path):
+    """Two of the first four are; of the next four all, which is the end of it."""
+    reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
+    with pytest.raises(PadirError, match="step 5: no update from here to step 8 had a finite loss and gradient; its "):
+        tiny.train(tmp_path / "run", "ar", optimizer=reckless, guards=Guards(skip_non_finite=True))
+    (line,) = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    assert (line["step"], line["train/skipped"]) == (4, 2.0)
+    assert math.isfinite(line["train/loss"])
+    assert json.loads((tmp_path / "run" / "train.json").read_text())["settings"]["skip_non_finite"] is True
 
-    class Steps:
-        compile_seconds = 7.0
 
-    clock = iter([100.0, 105.0])
-    monkeypatch.setattr("padir.train.time.perf_counter", lambda: next(clock))
-    window = MetricWindow(Steps)
-    window.add({"loss": np.float32(1.0), "gradient_norm": np.float32(0.5), "tokens": np.int32(10)})
-    window.add({"loss": np.float32(2.0), "gradient_norm": np.float32(0.5), "tokens": np.int32(30)})
-    Steps.compile_seconds = 8.0
-    assert window.finish(2) == {
-        "train/loss": 1.5,
-        "train/gradient_norm": 0.5,
-        "train/tokens_per_second": 10.0,
-        "train/compile_seconds": 1.0,
-    }
+def test_utilisation_of_a_given_peak(tiny, tmp_path):
+    """By hand: operations of an update of 16 x 32 x 32 tokens, over its seconds and 8 devices of 2 GFLOP/s."""
+    tiny.train(tmp_path / "run", "ar", num_steps=6, cadence=Cadence(2, 0, 0), peak_teraflops=0.002)
+    flops = tiny.model("ar")(TokenIds(300)).training_flops(16, 32, 32)
+    for line in read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl"):
+        assert line["train/mfu"] == pytest.approx(flops / line["train/step_seconds"] / (8 * 2e9))
 
 
 def evaluator(tiny, batch_size, model=None):
@@ -461,3 +483,38 @@ def test_cadence_decides_what_is_written(tiny, tmp_path):
     assert [line["step"] for line in lines] == [3, 4, 6, 8, 9, 10]
     assert [line["step"] for line in lines if "validation/loss" in line] == []
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["10"]
+
+
+def kept(run_dir):
+    return sorted(int(path.name) for path in (run_dir / "checkpoints").glob("[0-9]*"))
+
+
+def test_the_best_checkpoints_stay_beside_the_last(tiny, tmp_path, capfd):
+    """Every evaluated state is saved; of those the two with the lowest loss stay, and the last of all."""
+    cadence = Cadence(log=4, evaluate=2, checkpoint=5, keep=1, keep_best=2)
+    # A learning rate that soon is too high: the last states are not the best.
+    wild = OptimizerConfig(peak_learning_rate=3.0, warmup_steps=9)
+    tiny.train(tmp_path / "run", "ar", num_steps=10, cadence=cadence, optimizer=wild)
+    lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    losses = {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
+    assert sorted(losses) == [2, 4, 6, 8, 10]
+    best = sorted(losses, key=losses.get)[:2]
+    assert 10 not in best
+    assert kept(tmp_path / "run") == sorted([*best, 10])
+    assert f"best checkpoint: step {best[0]}" in capfd.readouterr().err
+    with Checkpointer(tmp_path / "run", keep_best=2) as checkpointer:
+        assert checkpointer.best_step() == best[0] and checkpointer.latest_step() == 10
+
+
+def test_checkpoints_by_the_clock(tiny, tmp_path):
+    """No time at all between them: whenever metrics are written; none between is due by steps."""
+    cadence = Cadence(log=3, evaluate=0, checkpoint=0, checkpoint_minutes=1e-9, keep=9)
+    tiny.train(tmp_path / "run", "ar", num_steps=8, cadence=cadence)
+    assert kept(tmp_path / "run") == [3, 6, 8]
+
+
+def test_a_cadence_that_cannot_be():
+    with pytest.raises(PadirError, match=r"Cadence\.checkpoint_minutes: .* Cadence\.log is due, which must not be 0"):
+        Cadence(log=0, checkpoint_minutes=5)
+    with pytest.raises(PadirError, match=r"Cadence\.keep_best: .* Cadence\.evaluate must not be 0"):
+        Cadence(evaluate=0, keep_best=1)

@@ -12,8 +12,8 @@ from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
 from padir.optimizers import OptimizerConfig
 from padir.sharding import make_mesh, place_batch
-from padir.train_state import create_train_state
-from padir.train_step import make_eval_step, make_train_step, model_features
+from padir.train_state import TrainState, create_train_state
+from padir.train_step import _skipping, make_eval_step, make_train_step, model_features
 from padir.types import EOS_ID, TokenIds
 
 SIZES = {"embed_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32, "num_encoder_layers": 1}
@@ -169,3 +169,17 @@ def test_empty_rows_change_no_metric_of_an_autoregressive_model():
 def test_reports_indices_stay_on_the_host():
     batch = copies() | {"example_index": np.arange(8)}
     assert set(model_features(batch)) == {"encoder_input_tokens", "decoder_target_tokens"}
+
+
+def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
+    def step(state, batch):
+        new = TrainState(state.step + 1, {"w": state.params["w"] + batch}, {"count": state.opt_state["count"] + 1})
+        return new, {"loss": batch, "gradient_norm": 2.0 * batch}
+
+    careful = jax.jit(_skipping(step))
+    state = TrainState(np.int32(3), {"w": np.array([1.0, 2.0], np.float32)}, {"count": np.int32(7)})
+    for batch, skipped in ((0.5, 0.0), (np.nan, 1.0), (np.inf, 1.0), (2.5, 0.0)):
+        state, metrics = careful(state, np.float32(batch))
+        assert metrics["skipped"] == skipped
+    np.testing.assert_array_equal(state.params["w"], [4.0, 5.0])
+    assert (int(state.step), int(state.opt_state["count"])) == (7, 11)

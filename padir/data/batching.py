@@ -297,6 +297,11 @@ def train_batches(
     )
 
 
+def rows_of_step(split: PreparedSplit, *, buckets: Buckets, batch_size: int, seed: int, step: int) -> np.ndarray:
+    """Returns which rows of the split are in the batch of a step (counted from 0), of all hosts: int32 [batch_size]."""
+    return TrainingSchedule(split.lengths, buckets=buckets, batch_size=batch_size, seed=seed).batch_at(step)[1]
+
+
 def eval_batches(
     split: PreparedSplit,
     *,

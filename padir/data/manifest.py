@@ -74,7 +74,8 @@ class PrepareSettings:
       over_long: 'drop' or 'truncate' train pairs with a longer side. Validation and test lose no pair so:
         theirs are always truncated. Either way the manifest says how many.
       splits: which to prepare; None takes all the task has.
-      records_per_shard: examples in a file.
+      records_per_shard: pairs that a file is made of; it has fewer records where some of them are left out.
+      processes: how many work side by side, in parts of so many pairs; what is written does not depend on it.
     """
 
     num_pieces: int = 32_000
@@ -89,6 +90,7 @@ class PrepareSettings:
     over_long: str = "drop"
     splits: tuple[str, ...] | None = None
     records_per_shard: int = 500_000
+    processes: int = 1
 
     def __post_init__(self):
         if self.model_type not in MODEL_TYPES:
@@ -101,7 +103,7 @@ class PrepareSettings:
             raise PadirError(f"num_pieces={self.num_pieces} must be above {NUM_RESERVED_PIECES}: pad, EOS and UNK")
         if self.character_coverage is not None and not 0.98 <= self.character_coverage <= 1:
             raise PadirError(f"character_coverage={self.character_coverage} must be from 0.98 to 1, or None")
-        for name in ("vocabulary_sentences", "records_per_shard"):
+        for name in ("vocabulary_sentences", "records_per_shard", "processes"):
             if getattr(self, name) < 1:
                 raise PadirError(f"{name}={getattr(self, name)} must be at least 1")
 
@@ -245,7 +247,8 @@ def recorded_settings(settings: PrepareSettings) -> dict[str, Any]:
 def _recorded(settings: PrepareSettings, vocabulary_hash: str | None) -> dict[str, Any]:
     # The vocabulary first: of two sets with different ones, it is the difference to name.
     recorded = {"vocabulary": None} | dataclasses.asdict(settings) | {"vocabulary": vocabulary_hash}
-    del recorded["records_per_shard"]
+    # How it is cut into files, and by how many, is not what is written.
+    del recorded["records_per_shard"], recorded["processes"]
     if settings.splits is not None:
         recorded["splits"] = list(settings.splits)
     if vocabulary_hash is not None:

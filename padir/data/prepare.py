@@ -12,20 +12,25 @@ import fcntl
 import importlib
 import inspect
 import itertools
+import json
+import multiprocessing
 import os
 import pkgutil
 import shutil
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from padir.data import manifest as manifest_lib
+from padir.data import parts
 from padir.data import vocabulary as vocabulary_lib
 from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, PrepareSettings, SplitManifest, TaskConfig
-from padir.data.records import SplitWriter
-from padir.data.sources import sample
+from padir.data.sources import NextPairs, sample
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.progress import announce, progress
@@ -54,15 +59,18 @@ with _silent_stderr():
     import tasks
 
 LOCK_NAME = ".lock"
+# What has begun, until it is finished.
+BEGUN_NAME = "unfinished.json"
 _EXAMPLES_PER_READ = 1024
 
 
 def prepare(task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSettings) -> Manifest:
     """Prepares a task: vocabulary, ArrayRecord shards, length tables, and last of all the manifest.
 
-    A folder without a manifest is a preparation that was cut short, and is done again. A finished one is
-    left as it is if it was made with the same settings from the same files. Of several processes that
-    prepare one folder at a time, the first does the work and the others wait for it.
+    A folder without a manifest is a preparation that was cut short: one with the same settings, of the same files, goes
+    on with the vocabulary and the parts that are whole; another is done anew. A finished one is left as it is if it was
+    made with the same settings from the same files. Of several processes that prepare one folder at a time, the first
+    does the work and the others wait for it.
 
     Args:
       task: which task.
@@ -117,23 +125,32 @@ def train_vocabulary(task: TaskConfig, output: str | os.PathLike, settings: Prep
 
 
 def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> Manifest:
-    """Does the work of `prepare`, in a folder that holds nothing finished."""
-    # RuntimeError: TensorFlow is in use already and has its devices.
-    with _silent_stderr(), contextlib.suppress(RuntimeError):
-        tf.config.set_visible_devices([], "GPU")
+    """Does the work of `prepare`, in a folder that holds nothing finished; what is whole of an earlier start stays."""
+    _hide_accelerators()
     recorded = manifest_lib.recorded_settings(settings)
+    task = dataclasses.replace(task, options=manifest_lib.plain(task.options))
     registered = _register(task, directory / VOCABULARY_NAME)
     chosen = _choose_splits(task, registered, settings.splits)
     source_files = {path: vocabulary_lib.file_hash(path) for path in registered.files}
-    _remove_unfinished(directory, registered)
-    if settings.vocabulary is None:
-        _train_vocabulary(registered, directory / VOCABULARY_NAME, settings)
-    elif Path(settings.vocabulary).resolve() != (directory / VOCABULARY_NAME).resolve():
-        shutil.copyfile(settings.vocabulary, directory / VOCABULARY_NAME)
-    splits = {split: _write_split(registered, split, directory, settings) for split in chosen}
+    begun = {
+        "task": dataclasses.asdict(task),
+        "settings": manifest_lib.plain(recorded | {"records_per_shard": settings.records_per_shard}),
+        "source_files": source_files,
+    }
+    if not _goes_on(directory, begun):
+        _remove_unfinished(directory, registered)
+        if settings.vocabulary is None:
+            _train_vocabulary(registered, directory / VOCABULARY_NAME, settings)
+        elif Path(settings.vocabulary).resolve() != (directory / VOCABULARY_NAME).resolve():
+            shutil.copyfile(settings.vocabulary, directory / VOCABULARY_NAME)
+        begun["vocabulary_hash"] = Vocabulary.load(directory / VOCABULARY_NAME).hash
+        (directory / f"{BEGUN_NAME}.tmp").write_text(json.dumps(begun) + "\n", encoding="utf-8")
+        os.replace(directory / f"{BEGUN_NAME}.tmp", directory / BEGUN_NAME)
+    with _workers(settings.processes) as pool:
+        splits = {split: _write_split(task, registered, split, directory, settings, pool) for split in chosen}
     model = Vocabulary.load(directory / VOCABULARY_NAME)
     manifest = Manifest(
-        task=dataclasses.replace(task, options=manifest_lib.plain(task.options)),
+        task=task,
         settings=recorded,
         vocabulary_hash=model.hash,
         num_pieces=model.num_pieces,
@@ -144,12 +161,33 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
         target_language=registered.target_language,
     )
     manifest.save(directory)
+    for split in chosen:
+        parts.remove_parts(directory, split)
+    (directory / BEGUN_NAME).unlink()
     return manifest
 
 
+def _hide_accelerators() -> None:
+    # RuntimeError: TensorFlow is in use already and has its devices.
+    with _silent_stderr(), contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
+
+
+def _goes_on(directory: Path, begun: dict[str, Any]) -> bool:
+    """Whether the folder holds the beginning of the same preparation, with its vocabulary whole."""
+    try:
+        stored = json.loads((directory / BEGUN_NAME).read_text(encoding="utf-8"))
+        vocabulary_hash = stored.pop("vocabulary_hash")
+        return stored == begun and Vocabulary.load(directory / VOCABULARY_NAME).hash == vocabulary_hash
+    except (OSError, ValueError, KeyError, AttributeError, PadirError):
+        return False
+
+
 def _remove_unfinished(directory: Path, registered: tasks.TranslationTask) -> None:
-    """Deletes shards of a preparation that was cut short: there may be more of them than this one writes."""
+    """Deletes what another preparation left that was cut short: there may be more of it than this one writes."""
+    (directory / BEGUN_NAME).unlink(missing_ok=True)
     for split in registered.pairs:
+        parts.remove_parts(directory, split)
         for path in directory.glob(f"{split}-[0-9][0-9][0-9][0-9][0-9].array_record*"):
             path.unlink()
 
@@ -222,33 +260,106 @@ def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: P
     return 2 * pairs.total, len(chosen)
 
 
+def _workers(processes: int) -> contextlib.AbstractContextManager[ProcessPoolExecutor | None]:
+    """Processes beside this one, started anew since TensorFlow does not survive a fork; None if it works alone."""
+    if processes == 1:
+        return contextlib.nullcontext()
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+
 def _write_split(
-    registered: tasks.TranslationTask, split: str, directory: Path, settings: PrepareSettings
+    task: TaskConfig,
+    registered: tasks.TranslationTask,
+    split: str,
+    directory: Path,
+    settings: PrepareSettings,
+    pool: ProcessPoolExecutor | None,
 ) -> SplitManifest:
+    """Writes those parts of a split that are not there yet, and puts it together."""
+    if pool is None:
+        count, skipped = _write_parts(registered, split, directory, settings, 0, 1)
+    else:
+        shared = task, split, directory, settings
+        found = [pool.submit(_write_parts_of_worker, *shared, worker) for worker in range(settings.processes)]
+        # All read the same, so all count the same.
+        count, skipped = [future.result() for future in found][0]
+    manifest = parts.assemble(directory, split, count, skipped=skipped)
+    if not manifest.num_examples:
+        reasons = f"{manifest.dropped} dropped as too long, {manifest.skipped_empty} skipped as empty"
+        raise PadirError(f"split {split} of task {registered.task.name} is empty ({reasons})")
+    return manifest
+
+
+def _write_parts_of_worker(
+    task: TaskConfig, split: str, directory: Path, settings: PrepareSettings, worker: int
+) -> tuple[int, int]:
+    """`_write_parts` of one of several processes."""
+    threading.Thread(target=parts.end_with, args=(os.getppid(),), daemon=True).start()
+    _hide_accelerators()
+    registered = _register(task, directory / VOCABULARY_NAME)
+    return _write_parts(registered, split, directory, settings, worker, settings.processes)
+
+
+def _write_parts(
+    registered: tasks.TranslationTask,
+    split: str,
+    directory: Path,
+    settings: PrepareSettings,
+    worker: int,
+    workers: int,
+) -> tuple[int, int]:
+    """Writes every `workers`-th part, from number `worker` on, that is not there; reads all text, in order.
+
+    Returns:
+      (parts of the split, pairs that the source has skipped).
+    """
+    source = registered.pairs[split]
+    rows = iter(source)
+    bar = progress(None, label=f"prepare {split}", unit="pairs", total=source.total, active=worker == 0)
+    index, last = 0, False
+    with bar:
+        while not last:
+            following = NextPairs(rows, settings.records_per_shard)
+            if index % workers == worker and not parts.part_path(directory, split, index).exists():
+                registered.pairs[split] = following
+                _write_part(registered, following, split, directory, settings, index, bar)
+            else:
+                for _ in following:
+                    bar.update(1)
+            last = following.read < settings.records_per_shard
+            index += 1
+    registered.pairs[split] = source
+    return index, source.skipped
+
+
+def _write_part(
+    registered: tasks.TranslationTask,
+    following: NextPairs,
+    split: str,
+    directory: Path,
+    settings: PrepareSettings,
+    index: int,
+    bar: Any,
+) -> None:
+    """Writes what is kept of the pairs that follow as one part."""
     limits = settings.max_source_length, settings.max_target_length
     drops = split == "train" and settings.over_long == "drop"
     dropped = truncated = empty = 0
-    pairs = registered.pairs[split]
-    writer = SplitWriter(directory, split, settings.records_per_shard)
-    with progress(_examples(registered, split), label=f"prepare {split}", unit="pairs", total=pairs.total) as examples:
-        for source_ids, target_ids, source_text, target_text in examples:
-            if min(len(source_ids), len(target_ids)) == 1:
-                # Nothing but EOS: SentencePiece normalises the text (a zero-width space, say) to nothing.
-                empty += 1
+    writer = parts.PartWriter(directory, split, index)
+    for source_ids, target_ids, source_text, target_text in _examples(registered, split):
+        bar.update(1)
+        if min(len(source_ids), len(target_ids)) == 1:
+            # Nothing but EOS: SentencePiece normalises the text (a zero-width space, say) to nothing.
+            empty += 1
+            continue
+        if len(source_ids) > limits[0] or len(target_ids) > limits[1]:
+            if drops:
+                dropped += 1
                 continue
-            if len(source_ids) > limits[0] or len(target_ids) > limits[1]:
-                if drops:
-                    dropped += 1
-                    continue
-                truncated += 1
-                source_ids, target_ids = _cut(source_ids, limits[0]), _cut(target_ids, limits[1])
-            writer.write(source_ids, target_ids, source_text, target_text)
-    empty += pairs.skipped
-    manifest = writer.close(dropped=dropped, truncated=truncated, skipped_empty=empty)
-    if not manifest.num_examples:
-        reasons = f"{dropped} dropped as too long, {empty} skipped as empty"
-        raise PadirError(f"split {split} of task {registered.task.name} is empty ({reasons})")
-    return manifest
+            truncated += 1
+            source_ids, target_ids = _cut(source_ids, limits[0]), _cut(target_ids, limits[1])
+        writer.write(source_ids, target_ids, source_text, target_text)
+    writer.close(pairs=following.read, dropped=dropped, truncated=truncated, empty=empty)
 
 
 def _cut(ids: np.ndarray, length: int) -> np.ndarray:

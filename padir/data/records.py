@@ -89,32 +89,27 @@ def decode_record(record: bytes) -> Example:
     return Example(source_ids, target_ids, record[text:middle].decode(), record[middle:].decode())
 
 
-class SplitWriter:
-    """Writes the shards and the length table of one split; each file appears only when it is whole.
+class ShardWriter:
+    """Writes one shard, which appears only when it is whole.
 
-    Its methods raise PadirError, naming file and cause, where a shard cannot be written (a full disk).
+    Its methods raise PadirError, naming file and cause, where it cannot be written (a full disk).
     """
 
-    def __init__(self, directory: Path, name: str, records_per_shard: int):
-        self._directory, self._name, self._records_per_shard = directory, name, records_per_shard
-        self._shards: list[tuple[str, int]] = []
+    def __init__(self, path: Path):
+        self._path = path
+        self._temporary = f"{path}.tmp"
         self._lengths = array("i")
-        self._writer = None
-        self._in_shard = 0
+        with self._errors():
+            self._writer = array_record_module.ArrayRecordWriter(self._temporary, WRITER_OPTIONS)
+
+    def __len__(self) -> int:
+        return len(self._lengths) // 2
 
     def write(self, source_ids: np.ndarray, target_ids: np.ndarray, source_text: bytes, target_text: bytes) -> None:
         """Appends one example; see `encode_record`."""
-        if self._writer is None:
-            self._file_name = f"{self._name}-{len(self._shards):05d}.array_record"
-            temporary = str(self._directory / f"{self._file_name}.tmp")
-            with self._errors():
-                self._writer = array_record_module.ArrayRecordWriter(temporary, WRITER_OPTIONS)
         with self._errors():
             self._writer.write(encode_record(source_ids, target_ids, source_text, target_text))
         self._lengths.extend((len(source_ids), len(target_ids)))
-        self._in_shard += 1
-        if self._in_shard == self._records_per_shard:
-            self._finish_shard()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -123,36 +118,76 @@ class SplitWriter:
             yield
         except RuntimeError as error:
             what = " ".join(str(error).split())
-            raise PadirError(f"{self._directory / self._file_name}: cannot be written ({what})") from error
+            raise PadirError(f"{self._path}: cannot be written ({what})") from error
 
-    def _finish_shard(self) -> None:
+    def close(self) -> np.ndarray:
+        """Makes the shard appear; returns its lengths, int32 [records, 2]."""
         with self._errors():
             self._writer.close()
-        path = self._directory / self._file_name
-        os.replace(f"{path}.tmp", path)
-        self._shards.append((self._file_name, self._in_shard))
-        self._writer, self._in_shard = None, 0
+        os.replace(self._temporary, self._path)
+        return np.array(self._lengths, np.int32).reshape(-1, 2)
+
+
+class SplitWriter:
+    """Writes the shards and the length table of one split; each file appears only when it is whole.
+
+    Raises as `ShardWriter` does.
+    """
+
+    def __init__(self, directory: Path, name: str, records_per_shard: int):
+        self._directory, self._name, self._records_per_shard = directory, name, records_per_shard
+        self._shards: list[tuple[str, int]] = []
+        self._lengths = [np.zeros((0, 2), np.int32)]
+        self._shard: ShardWriter | None = None
+
+    def write(self, source_ids: np.ndarray, target_ids: np.ndarray, source_text: bytes, target_text: bytes) -> None:
+        """Appends one example; see `encode_record`."""
+        if self._shard is None:
+            self._file_name = f"{self._name}-{len(self._shards):05d}.array_record"
+            self._shard = ShardWriter(self._directory / self._file_name)
+        self._shard.write(source_ids, target_ids, source_text, target_text)
+        if len(self._shard) == self._records_per_shard:
+            self._finish_shard()
+
+    def _finish_shard(self) -> None:
+        self._lengths.append(self._shard.close())
+        self._shards.append((self._file_name, len(self._shard)))
+        self._shard = None
 
     def close(self, *, dropped: int, truncated: int, skipped_empty: int) -> SplitManifest:
         """Finishes the last shard and the length table, and returns their description."""
-        if self._in_shard:
+        if self._shard is not None:
             self._finish_shard()
-        lengths = np.array(self._lengths, np.int32).reshape(-1, 2)
-        path = self._directory / lengths_name(self._name)
-        with open(f"{path}.tmp", "wb") as file:
-            np.save(file, lengths)
-        os.replace(f"{path}.tmp", path)
-        longest = lengths.max(axis=0, initial=0)
-        return SplitManifest(
-            shards=tuple(self._shards),
-            num_examples=len(lengths),
-            dropped=dropped,
-            truncated=truncated,
-            skipped_empty=skipped_empty,
-            max_lengths=(int(longest[0]), int(longest[1])),
-            source_length_histogram=_histogram(lengths[:, 0]),
-            target_length_histogram=_histogram(lengths[:, 1]),
-        )
+        counts = {"dropped": dropped, "truncated": truncated, "skipped_empty": skipped_empty}
+        return describe_split(self._directory, self._name, self._shards, np.concatenate(self._lengths), **counts)
+
+
+def describe_split(
+    directory: Path,
+    name: str,
+    shards: Sequence[tuple[str, int]],
+    lengths: np.ndarray,
+    *,
+    dropped: int,
+    truncated: int,
+    skipped_empty: int,
+) -> SplitManifest:
+    """Writes the length table of a split, int32 [records, 2], and describes what it holds; see `SplitManifest`."""
+    path = directory / lengths_name(name)
+    with open(f"{path}.tmp", "wb") as file:
+        np.save(file, lengths)
+    os.replace(f"{path}.tmp", path)
+    longest = lengths.max(axis=0, initial=0)
+    return SplitManifest(
+        shards=tuple(shards),
+        num_examples=len(lengths),
+        dropped=dropped,
+        truncated=truncated,
+        skipped_empty=skipped_empty,
+        max_lengths=(int(longest[0]), int(longest[1])),
+        source_length_histogram=_histogram(lengths[:, 0]),
+        target_length_histogram=_histogram(lengths[:, 1]),
+    )
 
 
 def lengths_name(split: str) -> str:

@@ -31,6 +31,23 @@ class Pairs(abc.ABC):
     def __iter__(self) -> Iterator[tuple[str, str]]: ...
 
 
+class NextPairs(Pairs):
+    """The next so many of pairs that are being read.
+
+    Attributes:
+      read: how many there were.
+    """
+
+    def __init__(self, rows: Iterator[tuple[str, str]], count: int):
+        self._rows, self._count, self.read = rows, count, 0
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Yields (source, target); can be done once."""
+        for pair in itertools.islice(self._rows, self._count):
+            self.read += 1
+            yield pair
+
+
 class TextPairs(Pairs):
     """Sentence pairs of plain or gzip-compressed UTF-8 files; nothing is held in memory.
 

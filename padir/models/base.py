@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from padir import losses, rng
+from padir import flops, losses, rng
 from padir.decoding.sampling import argmax
 from padir.errors import PadirError
 from padir.network import NetworkConfig
@@ -79,6 +79,11 @@ class BaseModel:
         """How many tokens the encoder reads before the source's own."""
         return 0
 
+    @property
+    def decoder_passes(self) -> int:
+        """How often the decoder runs in an update."""
+        return 1
+
     def __post_init__(self):
         # The vocabulary decides its own size; whoever builds a model names only the rest.
         sized = dataclasses.replace(self.network, vocab_size=self.ids.vocab_size)
@@ -117,6 +122,12 @@ class BaseModel:
     def parameter_count(self) -> int:
         """How many numbers `init` draws, found from shapes alone."""
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.init, 0)))
+
+    def training_flops(self, batch: int, source: int, target: int) -> int:
+        """Operations of one update on a batch padded to `source` and `target` tokens; see `flops.training_step`."""
+        return flops.training_step(
+            self.network, batch, source, target, stages=self.decoder_passes, source_prefix=self.source_prefix
+        )
 
     def split_frozen(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """Parameters → (those that are trained, those that are frozen), nested dicts of disjoint paths.

@@ -109,6 +109,11 @@ class PadirModel(BaseModel):
         return 1 if self.length_predictor == "token" else 0
 
     @property
+    def decoder_passes(self) -> int:
+        """One a training stage."""
+        return self.num_stages
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """What `freeze` may name."""
         predictor = () if self.length_predictor == "oracle" else ("length_predictor",)

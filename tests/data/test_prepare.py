@@ -1,6 +1,7 @@
 """`prepare` end to end: what it writes, when it does nothing, and what it refuses."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -118,6 +119,81 @@ def test_an_unfinished_preparation_is_done_again(corpus):
     ]
 
 
+def files(directory):
+    """Every file of a set but its lock, by name, with its bytes."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != ".lock"}
+
+
+def test_a_set_does_not_depend_on_the_number_of_processes(corpus):
+    """Parts of two of five pairs: in the train split the fourth pair is too long, and one part has no record at all."""
+    (corpus / "src").write_text("".join(f"{line}\n" for line in [*SOURCES[:2], *[SOURCES[3]] * 2, SOURCES[4]]))
+    options = {"num_pieces": 8, "records_per_shard": 2, "max_source_length": 7}
+    alone = prepare(task(corpus), corpus / "alone", **options)
+    assert alone.splits["train"].shards == (("train-00000.array_record", 2), ("train-00002.array_record", 1))
+    assert (alone.splits["train"].dropped, alone.splits["validation"].truncated) == (2, 2)
+    assert [count for _, count in alone.splits["validation"].shards] == [2, 2, 1]
+    together = prepare(task(corpus), corpus / "together", **options, processes=2)
+    assert together == alone
+    assert files(corpus / "together") == files(corpus / "alone")
+    assert [example.source_text for example in PreparedSet.open(corpus / "together").split("train").read(range(3))] == [
+        "ab",
+        "ba ab",
+        "abab",
+    ]
+
+
+def test_errors_of_other_processes_reach_the_user_whole(corpus):
+    (corpus / "val").write_text("c\n\nd\n")
+    with pytest.raises(PadirError, match=r"/val:2: empty source"):
+        prepare(task(corpus, validation=("val", "src")), corpus / "out", num_pieces=8)
+    settings = PrepareSettings(num_pieces=8, processes=2)
+    given = task(corpus, validation=("val", "src")), "validation", corpus / "out", settings
+    with pytest.raises(PadirError) as raised:
+        prepare_lib._write_parts_of_worker(*given, 1)
+    # As it comes back from there.
+    assert "/val:2: empty source" in str(pickle.loads(pickle.dumps(raised.value)))
+
+
+def test_a_preparation_that_was_cut_short_goes_on(corpus, monkeypatch):
+    """Stopped before the second part; then only what is missing is written, and no vocabulary learnt again."""
+    options = {"num_pieces": 8, "records_per_shard": 2}
+    whole = prepare(task(corpus), corpus / "whole", **options)
+    write, written, stop_at = prepare_lib._write_part, [], [("train", 1)]
+
+    def write_part(registered, following, split, directory, settings, index, bar):
+        if (split, index) in stop_at:
+            raise KeyboardInterrupt
+        written.append((split, index))
+        write(registered, following, split, directory, settings, index, bar)
+
+    monkeypatch.setattr(prepare_lib, "_write_part", write_part)
+    out = corpus / "out"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(task(corpus), out, **options)
+    assert written == [("train", 0)]
+    before = (out / "train-00000.array_record").stat().st_mtime_ns
+    (out / "train-00001.array_record.tmp").write_bytes(b"half")
+    stop_at.clear()
+    written.clear()
+    monkeypatch.setattr(prepare_lib, "_train_vocabulary", lambda *given: pytest.fail("learns again"))
+    assert prepare(task(corpus), out, **options) == whole
+    assert written == [("train", 1), ("train", 2), *(("validation", index) for index in range(3))]
+    assert (out / "train-00000.array_record").stat().st_mtime_ns == before
+    assert files(out) == files(corpus / "whole")
+
+
+def test_what_another_preparation_began_is_done_anew(corpus, monkeypatch):
+    monkeypatch.setattr(prepare_lib.Manifest, "save", lambda *given: pytest.fail("finished"))
+    with pytest.raises(pytest.fail.Exception):
+        prepare(task(corpus), corpus / "out", num_pieces=8, records_per_shard=2)
+    assert (corpus / "out" / "train-00002.part.npz").exists()
+    monkeypatch.undo()
+    manifest = prepare(task(corpus), corpus / "out", num_pieces=8, records_per_shard=2, max_source_length=7)
+    assert (manifest.splits["train"].num_examples, manifest.splits["train"].dropped) == (4, 1)
+    names = {path.name for path in (corpus / "out").iterdir()}
+    assert not {name for name in names if "part" in name or "unfinished" in name or name.endswith(".tmp")}
+
+
 def test_a_given_vocabulary_is_copied(corpus):
     first = prepare(task(corpus), corpus / "out", num_pieces=8)
     second = prepare(task(corpus, validation=None), corpus / "two", vocabulary=corpus / "out" / "vocabulary.model")
@@ -212,9 +288,9 @@ def test_bars_know_their_totals_where_these_are_known(corpus, monkeypatch):
     totals = []
     bar = prepare_lib.progress
 
-    def progress(items, *, label, unit, total=None):
+    def progress(items, *, label, unit, total=None, **more):
         totals.append((label, unit, total))
-        return bar(items, label=label, unit=unit, total=total)
+        return bar(items, label=label, unit=unit, total=total, **more)
 
     monkeypatch.setattr(prepare_lib, "progress", progress)
     prepare(task(corpus), corpus / "out", num_pieces=8)

@@ -1,0 +1,216 @@
+"""How long an update takes at paper size: `python benchmarks/train_step.py --output FILE.json`.
+
+The autoregressive model and PaDIR with one and two stages, untrained, take turns in a random order in one process on
+the same batch of random tokens without padding. An update is all of it: noise, forward, backward, Adafactor, in
+float32 with dropout, from the batch on the host to the new state and the metrics on the host. In the same turns plain
+matrix products are timed, forward and backward as a dense layer has them; the fastest is the machine's rate, which the
+updates' own is held against. Prints a table and writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir import host_memory, sharding
+from padir.benchmark.facts import run_facts
+from padir.benchmark.measure import Timing, take_turns
+from padir.models import AutoregressiveModel, Model, PadirModel
+from padir.network import NetworkConfig
+from padir.optimizers import OptimizerConfig
+from padir.run_directory import write_text
+from padir.train_state import create_train_state
+from padir.train_step import make_train_step
+from padir.types import EOS_ID, UNK_ID, TokenIds
+
+# T5X with the same shapes, on 2 such cores, as others measured it: embeddings by one-hot products, and for PaDIR the
+# encoder run anew in each stage. ms an update.
+T5X_MS = {"AR": 1586.0, "PaDIR, 2 stages": 3311.0}
+_NUM_STEPS = 100_000
+
+
+class Updates:
+    """A model in training: a call is one update.
+
+    Attributes:
+      model: what is trained.
+      compile_seconds: what XLA took.
+      xla_flops: operations of the compiled update by XLA's own count, element-wise ones included.
+    """
+
+    def __init__(self, model: Model, batch: dict[str, np.ndarray]):
+        self.model, self._batch = model, batch
+        self._mesh = sharding.make_mesh(jax.devices()[:1])
+        optimizer = OptimizerConfig()
+        updates = optimizer.build(_NUM_STEPS)
+        self._state = create_train_state(model, updates, 0, self._mesh)
+        step = make_train_step(model, updates, optimizer.schedule(_NUM_STEPS), 0, self._mesh)
+        began = time.perf_counter()
+        self._step = step.lower(self._state, sharding.place_batch(batch, self._mesh)).compile()
+        self.compile_seconds = time.perf_counter() - began
+        self.xla_flops = self._step.cost_analysis()["flops"]
+
+    def __call__(self, _: Any = None) -> dict[str, float]:
+        """Does an update; returns its metrics, when the new state is there, too."""
+        self._state, metrics = self._step(self._state, sharding.place_batch(self._batch, self._mesh))
+        jax.block_until_ready(self._state)
+        return {name: float(value) for name, value in jax.device_get(metrics).items()}
+
+
+def main() -> None:
+    """Compiles, measures, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", required=True, help="JSON file to write")
+    sizes = {"batch": 16, "source": 32, "target": 32, "repeats": 30, "embed_dim": 512, "layers": 6, "pieces": 32_000}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    result = measure(**{name: getattr(options, name) for name in sizes})
+    write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
+    print(table(result))
+
+
+def measure(
+    *, batch: int, source: int, target: int, repeats: int, embed_dim: int, layers: int, pieces: int
+) -> dict[str, Any]:
+    """Times updates and plain products in turns; returns what is written."""
+    facts = run_facts()
+    if jax.default_backend() == "cpu":
+        host_memory.keep_freed()  # As `padir train` does.
+    features = random_batch(batch, source, target, pieces)
+    built = models(embed_dim, layers, pieces, source, target)
+    trained = {name: Updates(model, features) for name, model in built.items()}
+    products = plain_products(batch * target, built["AR"].network)
+    runs: dict[str, Callable[[Any], Any]] = {**trained, **{name: run for name, (run, _) in products.items()}}
+    timings = take_turns(runs, [None], repeats=repeats)
+    machine = {name: flop / _seconds(timings[name]) / 1e9 for name, (_, flop) in products.items()}
+    shape = {"batch": batch, "source": source, "target": target}
+    return {
+        "facts": facts | {"load_average_after": list(os.getloadavg())},
+        **shape,
+        "machine_gflops_per_second": machine,
+        "systems": {
+            name: describe(updates, timings[name], max(machine.values()), shape) | _against_t5x(name, timings[name])
+            for name, updates in trained.items()
+        },
+    }
+
+
+def models(embed_dim: int, layers: int, pieces: int, source: int, target: int) -> dict[str, Model]:
+    """What is measured, by name; the defaults of the options are `gin/models/paper_base*.gin`."""
+    sizes = {
+        "embed_dim": embed_dim,
+        "num_heads": max(embed_dim // 64, 1),
+        "mlp_dim": 4 * embed_dim,
+        "num_encoder_layers": layers,
+        "num_decoder_layers": layers,
+    }
+    lengths = {"max_source_length": max(source, 128), "max_target_length": max(target, 128)}
+    ids, parallel = TokenIds(pieces), NetworkConfig(**sizes)
+    causal = NetworkConfig(**sizes, causal=True, positional_attention=False)
+    return {
+        "AR": AutoregressiveModel(ids, causal, **lengths),
+        "PaDIR, 1 stage": PadirModel(ids, parallel, **lengths, num_stages=1),
+        "PaDIR, 2 stages": PadirModel(ids, parallel, **lengths, num_stages=2),
+    }
+
+
+def random_batch(batch: int, source: int, target: int, pieces: int) -> dict[str, np.ndarray]:
+    """Random tokens, each row full and ending in EOS."""
+    generator = np.random.default_rng(0)
+
+    def rows(length: int) -> np.ndarray:
+        tokens = generator.integers(UNK_ID + 1, pieces, (batch, length), dtype=np.int32)
+        tokens[:, -1] = EOS_ID
+        return tokens
+
+    return {"encoder_input_tokens": rows(source), "decoder_target_tokens": rows(target)}
+
+
+def plain_products(rows: int, network: NetworkConfig) -> dict[str, tuple[Callable[[Any], Any], int]]:
+    """By name, a float32 product and its operations: of a feed-forward layer and of the logits, in all directions.
+
+    Activations [rows, in] times a weight [out, in], which gives activations forward; their gradient [rows, out] times
+    the weight, or times the activations, which gives the gradient of either.
+    """
+    draw = np.random.default_rng(0).standard_normal
+
+    def array(*shape: int) -> jax.Array:
+        return jnp.asarray(draw(shape), jnp.float32)
+
+    products = {}
+    for what, outer in (("feed-forward", network.mlp_dim), ("logits", network.vocab_size)):
+        x, weight, gradient = array(rows, network.embed_dim), array(outer, network.embed_dim), array(rows, outer)
+        directions = {
+            "forward": ("ri,oi->ro", x, weight),
+            "gradient of activations": ("ro,oi->ri", gradient, weight),
+            "gradient of the weight": ("ro,ri->oi", gradient, x),
+        }
+        for direction, (axes, left, right) in directions.items():
+            product = jax.jit(lambda left, right, axes=axes: jnp.einsum(axes, left, right))
+
+            def run(_: Any, product=product, left=left, right=right) -> None:
+                jax.block_until_ready(product(left, right))
+
+            products[f"{what}, {direction}"] = (run, 2 * rows * outer * network.embed_dim)
+    return products
+
+
+def describe(updates: Updates, timing: Timing, machine: float, shape: dict[str, int]) -> dict[str, Any]:
+    """One line of the table: time, tokens a second, operations, and the fraction of the machine's rate [GFLOP/s]."""
+    flop = updates.model.training_flops(**shape)
+    rate = flop / _seconds(timing) / 1e9
+    return {
+        "parameters": updates.model.parameter_count(),
+        "compile_seconds": updates.compile_seconds,
+        "step_ms": timing.to_dict(),
+        "tokens_per_second": shape["batch"] * (shape["source"] + shape["target"]) / _seconds(timing),
+        "gflop": flop / 1e9,
+        "xla_gflop": updates.xla_flops / 1e9,
+        "gflops_per_second": rate,
+        "of_machine": rate / machine,
+    }
+
+
+def _against_t5x(name: str, timing: Timing) -> dict[str, float]:
+    if name not in T5X_MS:
+        return {}
+    return {"t5x_ms": T5X_MS[name], "speed_up_over_t5x": T5X_MS[name] / (1e3 * _seconds(timing))}
+
+
+def _seconds(timing: Timing) -> float:
+    """The median."""
+    return float(np.median(timing.samples)) / 1e3
+
+
+def table(result: dict[str, Any]) -> str:
+    """A result as Markdown."""
+    machine = ", ".join(f"{name} {rate:.0f}" for name, rate in result["machine_gflops_per_second"].items())
+    lines = [
+        f"plain products of float32, GFLOP/s: {machine}",
+        "| model | compile s | n | median ms | 95% interval | p99 | tokens/s | GFLOP | GFLOP/s | of plain | T5X / it |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result["systems"].items():
+        step = row["step_ms"]
+        low, high = step["median_ci95"]
+        against = f"{row['speed_up_over_t5x']:.2f}x" if "speed_up_over_t5x" in row else "–"
+        lines.append(
+            f"| {name} | {row['compile_seconds']:.0f} | {step['n']} | {step['median']:.0f} | {low:.0f}–{high:.0f} | "
+            f"{step['p99']:.0f} | {row['tokens_per_second']:.0f} | {row['gflop']:.0f} | "
+            f"{row['gflops_per_second']:.0f} | {100 * row['of_machine']:.0f}% | {against} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Evaluation during training: loss and accuracy on a held-out split (layer 8)."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import Mesh
+
+from padir import sharding
+from padir.data.batching import Buckets, eval_batches
+from padir.data.records import PreparedSet
+from padir.models import Model
+from padir.sharding import AxisRules
+from padir.train_step import make_eval_step, model_features
+from padir.types import PAD_ID, PyTree
+
+# Validation metrics that are means over sentences; the others are means over target tokens.
+ROW_METRICS = ("loss/length", "length_accuracy")
+
+
+class Evaluator:
+    """Loss and accuracy on a held-out split, teacher-forced, under a corruption that never changes."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: PreparedSet,
+        split: str,
+        buckets: Buckets,
+        batch_size: int,
+        mesh: Mesh,
+        rules: AxisRules = AxisRules(),
+    ):
+        self._split, self._buckets, self._batch_size, self._mesh = data.split(split), buckets, batch_size, mesh
+        self._name = split
+        self._step = make_eval_step(model, mesh, rules)
+
+    def __call__(self, params: PyTree) -> dict[str, float]:
+        """Metrics of the split, named `<split>/<metric>`.
+
+        A metric of tokens is averaged over the split's target tokens, one of lengths over its sentences, so the
+        batch size makes no difference. `loss`, to which a PaDIR model adds both kinds, is averaged over tokens.
+        """
+        totals: dict[str, float] = {}
+        rows = tokens = 0
+        share, shares = sharding.row_share(self._mesh)
+        batches = eval_batches(
+            self._split,
+            buckets=self._buckets,
+            batch_size=self._batch_size,
+            process_index=share,
+            process_count=shares,
+        )
+        for batch in batches:
+            placed = sharding.place_batch(model_features(batch), self._mesh)
+            # Counted on the global batch: every host has only its own rows.
+            batch_tokens = (placed["decoder_target_tokens"] != PAD_ID).sum()
+            metrics, batch_tokens = jax.device_get((self._step(params, placed), batch_tokens))
+            batch_rows = int(metrics.pop("rows"))
+            rows, tokens = rows + batch_rows, tokens + int(batch_tokens)
+            for name, value in metrics.items():
+                weight = batch_rows if name in ROW_METRICS else int(batch_tokens)
+                totals[name] = totals.get(name, 0.0) + float(value) * weight
+        return {
+            f"{self._name}/{name}": total / (rows if name in ROW_METRICS else tokens) for name, total in totals.items()
+        }
