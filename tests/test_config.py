@@ -253,6 +253,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "demo": "report/demo.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",
+        "analyze_attention": "out/attention.gin",
         "average": "out/average.gin",
     }
     assert commands.OPERATIVE_FILES["train"]({"run_dir": "run", "describe": True}) is None
