@@ -128,10 +128,12 @@ def test_the_moving_average_by_hand(tmp_path):
 
     with Checkpointer(tmp_path / "with") as checkpointer:
         checkpointer.save(state)
+    with Checkpointer(tmp_path / "with", read_only=True) as checkpointer:
         restored = checkpointer.restore(state)
         jax.tree.map(np.testing.assert_array_equal, restored.ema, state.ema)
         assert checkpointer.restore(state.replace(ema=None)).ema is None
     with Checkpointer(tmp_path / "without") as checkpointer:
         checkpointer.save(state.replace(ema=None))
+    with Checkpointer(tmp_path / "without", read_only=True) as checkpointer:
         begun = checkpointer.restore(state)
     jax.tree.map(np.testing.assert_array_equal, begun.ema, state.params)
