@@ -19,19 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gin
-from padir import (
-    convert,
-    demo,
-    describe_checkpoint,
-    distill,
-    evaluate,
-    models,
-    network,
-    optimizers,
-    tables,
-    train,
-    translate,
-)
+from padir import convert, demo, describe_checkpoint, distill, evaluate, models, network, optimizers, train, translate
 from padir.benchmark import compare, latency, roofline, systems, throughput, workloads
 from padir.corruption import CorruptionConfig
 from padir.data.manifest import PrepareSettings, TaskConfig
@@ -51,6 +39,7 @@ from padir.distributed import is_first
 from padir.errors import PadirError
 from padir.gin_statements import macros_in, reached_by, statements_of
 from padir.run_directory import write_text
+from padir.tables import tables
 from padir.theory.run import theory
 
 # What each subcommand runs.
@@ -59,7 +48,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "vocabulary": train_vocabulary_in_process,
     "train": train.train,
     "evaluate": evaluate.evaluate,
-    "tables": tables.tables,
+    "tables": tables,
     "translate": translate.translate_files,
     "distill": distill.distill,
     "benchmark_latency": latency.latency,
