@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import resource
 import sys
 from pathlib import Path
@@ -34,9 +33,14 @@ def keep_freed() -> bool:
     return taken == [1] * len(wanted)
 
 
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM; where the system is not Linux, the most that ever was."""
+def allocated_bytes() -> int:
+    """Memory that this process has and uses, in RAM or swapped out; where the system is not Linux, the most it ever had.
+
+    Files that are mapped, such as libraries, do not count: the system drops and reads them as it likes.
+    """
     if sys.platform == "linux":
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        status = Path("/proc/self/status").read_text()
+        fields = dict(line.split(":", 1) for line in status.splitlines() if line.endswith(" kB"))
+        return 1024 * sum(int(fields[name].split()[0]) for name in ("RssAnon", "VmSwap"))
     # Bytes on macOS, which is what else there may be.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

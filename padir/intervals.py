@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError
-from padir.host_memory import resident_bytes
+from padir.host_memory import allocated_bytes
 from padir.models import Batch, Metrics
 from padir.train_state import TrainState
 from padir.train_step import MODEL_FEATURES
@@ -166,7 +166,7 @@ class MetricWindow:
             **{f"train/{name}_seconds": spent / len(rows) for name, spent in waits.items()},
             "train/host_seconds": (seconds - sum(waits.values())) / len(rows),
             "train/compile_seconds": activity.seconds[COMPILE],
-            "train/host_memory_mb": resident_bytes() / 1e6,
+            "train/host_memory_mb": allocated_bytes() / 1e6,
         }
         if self._devices.peak_flops is not None:
             result["train/mfu"] = self._flops / seconds / (self._devices.count * self._devices.peak_flops)

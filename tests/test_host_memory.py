@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps memory so")
 def test_room_that_was_freed_is_not_asked_for_again():
-    """64 MB are 16,384 pages a call; kept, few calls need new ones, until there is room between what stays."""
+    """64 MB are 16,384 pages a call; kept, few calls need new ones, until room between small pieces is found."""
 
     def faults(how):
         command = [sys.executable, "-c", SCRIPT, how]
@@ -43,3 +43,13 @@ def test_another_c_library_changes_nothing(monkeypatch):
     monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda _: object())
     assert host_memory.keep_freed() is False
     host_memory.keep_freed.cache_clear()
+
+
+def test_memory_that_is_allocated():
+    """100 MB more once they are written to, and less again when they are gone."""
+    before = host_memory.allocated_bytes()
+    block = bytearray(b"x") * 100_000_000
+    grown = host_memory.allocated_bytes() - before
+    assert 95e6 < grown < 130e6
+    del block
+    assert host_memory.allocated_bytes() < before + 30e6
