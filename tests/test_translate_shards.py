@@ -160,7 +160,7 @@ import os, sys
 from padir import cli, translate
 from stand_in import StandIn
 path, *arguments = sys.argv[1:]
-translate.load = lambda run_dir, **options: StandIn(path, seconds_per_batch=0.002)
+translate.load = lambda run_dir, **options: StandIn(path, seconds_per_batch=0.001)
 for line in sys.stdin:
     process = os.fork()
     if not process:
@@ -197,17 +197,17 @@ class Starts:
 
 def test_killed_ten_times(vocabulary, tmp_path):
     """20,000 lines through the real command; ten real SIGKILLs at random moments, the first soon after it starts."""
-    corpus, output, shards = Corpus(tmp_path, 20_000), tmp_path / "out", 80
+    corpus, output, shards = Corpus(tmp_path, 20_000), tmp_path / "out", 60
     whole = {}
     moments = random.Random(4)
     arguments = ["--inputs", *corpus.inputs, f"--output={output}", f"--shards={shards}"]
     with Starts(vocabulary, *arguments) as starts:
         for kill in range(10):
             process, until = starts.start(), time.monotonic() + 60
-            enough = len(whole) + moments.randint(1, 4) if kill else 0
+            enough = len(whole) + moments.randint(1, 3) if kill else 0
             while len(list(output.glob("shard-*.txt"))) < enough:
                 assert time.monotonic() < until
-                time.sleep(0.002)
+                time.sleep(0.01)
             time.sleep(moments.uniform(0, 0.04 if kill else 0.3))
             os.kill(process, signal.SIGKILL)
             assert starts.ended() == -signal.SIGKILL
@@ -401,7 +401,7 @@ BAD_OPTIONS = {
 def test_options_that_contradict_each_other(stand_in, corpus, name):
     changes, message = BAD_OPTIONS[name]
     with pytest.raises(PadirError) as error:
-        sharded(corpus, "out", **changes)
+        sharded(corpus, **({"output": "out"} | changes))
     assert message in str(error.value)
 
 
@@ -412,7 +412,7 @@ def peak(lines, folder):
     with path.open("w") as stream:
         stream.writelines(f"{sentence(number) if number % 10 else ''}\n" for number in range(lines))
     tracemalloc.start()
-    translate_files(run_dir="run", inputs=[str(path)], output=str(folder / "out"), shards=4, batch_size=8)
+    translate_files(run_dir="run", inputs=[str(path)], output=str(folder / "out"), shards=4, batch_size=2)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return most
@@ -431,9 +431,11 @@ def test_hosts_started_at_the_same_time_make_one_manifest(stand_in, corpus, tmp_
 
     def meanwhile(parts):
         if not started:
-            started.append(sharded(corpus, tmp_path / "out", host_index=0, num_hosts=2))
+            started.append(True)
+            sharded(corpus, tmp_path / "out", host_index=0, num_hosts=2)
+            assert len(list((tmp_path / "out").glob("shard-*"))) == 4
         return number_lines(parts)
 
     monkeypatch.setattr(translate_shards, "number_lines", meanwhile)
     total = sharded(corpus, tmp_path / "out", host_index=1, num_hosts=2)
-    assert total == corpus.check(tmp_path / "out", 7) and started[0].read < total.read
+    assert total == corpus.check(tmp_path / "out", 7)
