@@ -34,7 +34,7 @@ def keep_freed() -> bool:
 
 
 def allocated_bytes() -> int:
-    """Memory that this process has and uses, in RAM or swapped out; where the system is not Linux, the most it ever had.
+    """Memory that this process has and uses, in RAM or swapped out; elsewhere than on Linux the most it ever had.
 
     Files that are mapped, such as libraries, do not count: the system drops and reads them as it likes.
     """
