@@ -17,6 +17,8 @@ import os
 import platform
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from importlib import metadata
@@ -69,6 +71,13 @@ def main() -> None:
     packages = ("torch", "transformers", "ctranslate2")
     result = {
         "facts": {
+            "commit": subprocess.run(
+                ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+                capture_output=True,
+                text=True,
+                cwd=Path(__file__).parent,
+            ).stdout.strip(),
+            "command": " ".join(sys.argv),
             "platform": platform.platform(),
             "cpu_count": os.cpu_count(),
             "threads": options.threads,
@@ -78,7 +87,12 @@ def main() -> None:
         },
         "length": options.length,
         "systems": {
-            name: {"n": len(found), "median": statistics.median(found), "min": min(found), "max": max(found)}
+            name: {
+                "n": len(found),
+                "median": statistics.median(found),
+                "min": min(found),
+                "p99": statistics.quantiles(found, n=100, method="inclusive")[98],
+            }
             for name, found in samples.items()
         },
     }
