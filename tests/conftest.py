@@ -138,10 +138,14 @@ def release(golden):
 
 @pytest.fixture(scope="session")
 def compilation_cache(tmp_path_factory) -> dict[str, str]:
-    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process."""
+    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process.
+
+    The processes of pytest-xdist share it: each makes the runs of `tiny` for itself, but one of them compiles.
+    """
     import jax
 
-    folder = str(tmp_path_factory.mktemp("compiled"))
+    base = tmp_path_factory.getbasetemp()
+    folder = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled")
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}

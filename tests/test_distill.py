@@ -153,8 +153,10 @@ def test_a_killed_job_goes_on_and_ends_the_same(tiny, tmp_path, monkeypatch, cap
 
 def test_a_damaged_chunk_is_named(tiny, tmp_path, monkeypatch):
     arguments = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path), "limit": 4}
+    # Translated, and no set written of it yet.
     monkeypatch.setattr("padir.distill._write_set", lambda *arguments: None)
-    distill(**arguments)
+    with pytest.raises(PadirError, match="no prepared data set here"):
+        distill(**arguments)
     monkeypatch.undo()
     (chunk,) = (tmp_path / "translations").glob("*.jsonl")
     whole = chunk.read_text(encoding="utf-8")

@@ -370,7 +370,7 @@ def test_validation_metrics_are_weighted_by_what_they_are_means_of(tiny, monkeyp
         names = ("loss", "token_accuracy/stage_1", "loss/length", "length_accuracy")
         return dict.fromkeys(names, value) | {"rows": np.int32(seen[-1][2])}
 
-    monkeypatch.setattr("padir.train.make_eval_step", lambda *_: step)
+    monkeypatch.setattr("padir.validation.make_eval_step", lambda *_: step)
     found = evaluator(tiny, 8)({})
     assert {length for length, _, _ in seen} == {16, 32} and len(seen) == 4
     by_tokens = sum(length * tokens for length, tokens, _ in seen) / sum(tokens for _, tokens, _ in seen)

@@ -39,5 +39,5 @@ def test_memory_stays(tiny, run_python, tmp_path):
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(output.read_text())
     assert found["steps"] == 240
-    assert found["mb_at_last"] - found["mb_at_first"] < 12
-    assert 0.18 * found["mb_per_1000_steps"] < 12
+    assert found["mb_at_last"] - found["mb_at_first"] < 30
+    assert 0.18 * found["mb_per_1000_steps"] < 30

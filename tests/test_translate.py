@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -119,14 +120,17 @@ class TestRescoring:
         plain = translator.translate(texts, self.DECODE)
         rescored = padir.load(tiny.padir, rescore_with=tiny.ar).translate(texts, self.DECODE, batch_size=5)
         teacher = padir.load(tiny.ar)
-        rescorer = Rescorer(teacher.model, teacher.params)
+        score = jax.jit(Rescorer(teacher.model, teacher.params).token_log_probs)
         changed = 0
         for text, ours, theirs in zip(texts, plain, rescored, strict=True):
             assert sorted(text for text, _ in ours.hypotheses) == sorted(text for text, _ in theirs.hypotheses)
             changed += ours.text != theirs.text
             ids = translator.tokenize(text)
             tokens = translator.decode_ids([ids], self.DECODE).tokens[:1]
-            found = np.array(rescorer.token_log_probs(np.array([ids]), tokens))[0]
+            # All of one width: one program.
+            source = np.zeros((1, 32), np.int32)
+            source[0, : len(ids)] = ids
+            found = np.array(score(source, tokens))[0]
             expected = sorted((found.sum(-1) / (tokens[0] != 0).sum(-1)).tolist(), reverse=True)
             np.testing.assert_allclose([score for _, score in theirs.hypotheses], expected, atol=1e-4)
         assert changed, "the two models should disagree on some order"
