@@ -15,6 +15,7 @@ from pathlib import Path
 
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.evaluate import decode_examples, score
 from padir.metrics.quality import paired_bootstrap
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sentences", type=int, default=1000, help="the first so many of the split")
+    parser.add_argument("--length_weight", type=float, default=0.0, help="of the length's log-probability in the rank")
     parser.add_argument("--buckets", type=int, nargs="*", default=[32])
     options = parser.parse_args()
     translator = load(options.run_dir)
@@ -49,7 +51,12 @@ def main() -> None:
     references = [example.target_text for example in examples]
     rows, texts = {}, {}
     for hypotheses in (1, 5):
-        plain = Refinement(options.steps, hypotheses, target_buckets=tuple(options.buckets))
+        plain = Refinement(
+            options.steps,
+            hypotheses,
+            target_buckets=tuple(options.buckets),
+            rank=RankByLogProbability(length_weight=options.length_weight),
+        )
         for name, changes in VARIANTS.items():
             if changes.get("keep_hypotheses", 1) > hypotheses or ("keep_hypotheses" in changes and hypotheses == 1):
                 continue
