@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 # bfloat16 operations a second, dense, of what JAX calls one device: 10^12. By the names JAX has for them.
-# TPU: "Peak compute per chip (bf16)", cloud.google.com/tpu/docs/v3, …/v4, …/v5e, …/v5p, …/v6e. A v3 chip (123) is two
-# devices, one a TensorCore; from v4 on a chip is one.
+# TPU: to be found as "Peak compute per chip (bf16)" at cloud.google.com/tpu/docs/v3, …/v4, …/v5e, …/v5p, …/v6e; taken
+# from memory and compared with others' pages, not with these (no network), as those of GPUs below. A v3 chip
+# (123) is two devices, one a TensorCore; from v4 on a chip is one.
 _TPU_TERAFLOPS = {
     "TPU v3": 123.0 / 2,
     "TPU v4": 275.0,

@@ -11,6 +11,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import gc
+import importlib.util
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -184,6 +185,19 @@ def run_python(compilation_cache):
         return subprocess.run(command, cwd=cwd, input=input, capture_output=True, env=environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def load_script():
+    """Returns load(name) -> benchmarks/<name>.py as a module."""
+
+    def load(name: str):
+        spec = importlib.util.spec_from_file_location(f"{name}_script", TESTS.parent / "benchmarks" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture

@@ -1,20 +1,12 @@
 """`benchmarks/epoch_schedule.py`: its table, and what it counts."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "epoch_schedule.py"
-
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("epoch_schedule", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load_script):
+    return load_script("epoch_schedule")
 
 
 def test_a_table_looks_like_a_corpus(script):

@@ -1,6 +1,5 @@
 """Training does not need ever more memory: `benchmarks/train_memory.py`, for fewer updates than it has by itself."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -10,11 +9,8 @@ SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "train_memory.py"
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("train_memory", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load_script):
+    return load_script("train_memory")
 
 
 def test_growth_by_hand(script):

@@ -1,24 +1,17 @@
 """`benchmarks/train_step.py` on tiny models: what it measures is what it says."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from padir.benchmark.measure import Timing
 from padir.models import PadirModel
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "train_step.py"
 TINY = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5}
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("train_step_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load_script):
+    return load_script("train_step")
 
 
 def test_the_models_are_the_papers(script):
