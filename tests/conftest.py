@@ -10,8 +10,10 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import fcntl
 import gc
 import importlib.util
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -138,36 +140,48 @@ def release(golden):
 
 
 @pytest.fixture(scope="session")
-def compilation_cache(tmp_path_factory) -> dict[str, str]:
-    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process.
+def session_folder(tmp_path_factory) -> Path:
+    """A folder that all processes of pytest-xdist share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    The processes of pytest-xdist share it: each makes the runs of `tiny` for itself, but one of them compiles.
-    """
+
+@pytest.fixture(scope="session")
+def compilation_cache(session_folder) -> dict[str, str]:
+    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process."""
     import jax
 
-    base = tmp_path_factory.getbasetemp()
-    folder = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled")
+    folder = str(session_folder / "compiled")
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory, compilation_cache) -> Tiny:
-    """The set and the two runs."""
+def tiny(session_folder, compilation_cache) -> Tiny:
+    """The set and the two runs, which whoever comes first makes for all; tests leave them as they are."""
+    folder = session_folder / "tiny"
+    made = Tiny(folder / "data", folder / "padir", folder / "ar")
+    with open(session_folder / "tiny.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # What a failed attempt left.
+            _make_tiny(made)
+            (folder / "made").touch()
+    return made
+
+
+def _make_tiny(made: Tiny) -> None:
     from padir.data.manifest import PrepareSettings, TaskConfig
     from padir.data.prepare_process import prepare_in_process
     from padir.train import Cadence
 
-    folder = tmp_path_factory.mktemp("tiny")
-    made = Tiny(folder / "data", folder / "padir", folder / "ar")
     options = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
     settings = PrepareSettings(num_pieces=300, max_source_length=32, max_target_length=32)
     prepare_in_process(TaskConfig("tasks.synthetic", "tiny", options), made.data, settings)
     cadence = Cadence(log=20, evaluate=60, checkpoint=60)
     made.train(made.padir, num_steps=120, buckets=(16, 32), cadence=cadence)
     made.train(made.ar, "ar", num_steps=120, buckets=(16, 32), cadence=cadence)
-    return made
 
 
 @pytest.fixture(scope="session")
