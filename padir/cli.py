@@ -153,6 +153,8 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
 
     command = options.command
     name = configurable(command)
+    if options.compilation_cache:
+        _keep_compiled(options.compilation_cache)
     flags = {flag: getattr(options, flag) for flag in _flags(command)}
     given = [f"{name}.{flag} = {value!r}" for flag, value in flags.items() if value is not None]
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
@@ -160,6 +162,14 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     if command in _DISTRIBUTED and _DISTRIBUTED[command](config.has_value):
         distributed.initialize()
     config.run(name)
+
+
+def _keep_compiled(folder: str) -> None:
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", folder)
+    # However quickly they were compiled: a request of a small model is many small programs.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def configurable(command: str) -> str:
@@ -197,6 +207,11 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
         )
         command.add_argument(
             "--gin_search_path", action="append", default=[], metavar="DIR", help="where to look for gin files, too"
+        )
+        command.add_argument(
+            "--compilation_cache",
+            metavar="DIR",
+            help="keep compiled programs here, so that the next process need not compile them",
         )
         # Only for the help text: any --gin.… is taken from what argparse leaves over.
         command.add_argument("--gin.NAME=VALUE", dest="_", nargs=0, action=_Never, help="bind NAME in gin's syntax")

@@ -100,6 +100,11 @@ class DecodePlan:
             positional_weights=tuple(weights[rows] for weights in self.positional_weights),
         )
 
+    def keep_sources(self, sources: Array, rows: Array) -> DecodePlan:
+        """The plan of some sources, [M] int32, and of all their hypotheses, which are `rows` [M·K] int32."""
+        kept = jax.tree.map(lambda field: field[sources], (self.source, self.source_bias))
+        return self.keep(rows).replace(source=kept[0], source_bias=kept[1])
+
 
 @struct.dataclass
 class DecoderOutput:

@@ -85,7 +85,8 @@ def _pack(found: Hypotheses) -> Array:
 def _unpack(packed: np.ndarray, trace: Trace | None) -> Hypotheses:
     """What `_pack` packed, as numpy arrays."""
     scores = np.ascontiguousarray(packed[..., 0]).view(np.float32)
-    return Hypotheses(packed[..., 4:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], jax.device_get(trace))
+    trace = None if trace is None else jax.device_get(trace)
+    return Hypotheses(packed[..., 4:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], trace)
 
 
 class Decoder:
@@ -117,6 +118,8 @@ class Decoder:
         placed = jax.device_put((params, rescorer), sharding.replicated(self._mesh))
         self._leaves, self._structure = jax.tree.flatten(placed)
         self._key = rng.stream(seed, "decode")
+        # `_program` would hash the model at every request.
+        self._programs: dict[DecodeConfig, _Program] = {}
 
     @property
     def params(self) -> PyTree:
@@ -164,7 +167,9 @@ class Decoder:
                 raise PadirError(f"lengths of shape {shape} are not one for each of {len(sources)} sources")
             given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
-        program = _program(self.model, decode, self._structure)
+        program = self._programs.get(decode)
+        if program is None:
+            program = self._programs[decode] = _program(self.model, decode, self._structure)
         packed, trace = program(self._leaves, placed, self._key, *steps, **given)
         return _unpack(np.asarray(packed), trace)
 

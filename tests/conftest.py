@@ -8,6 +8,8 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# The suite compiles more than it computes, so XLA spends no time on optimising, in child processes neither.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import fcntl
@@ -48,16 +50,6 @@ def _programs_of_one_module():
     gc.collect()
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
-
-
-@pytest.fixture(scope="module")
-def quick_compiles():
-    """XLA spends no time on optimising: for modules that compile more than they compute."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,6 @@ from padir.train_state import create_train_state
 from padir.train_step import make_train_step
 from padir.types import EOS_ID, TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 SIZES = {"embed_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32, "num_encoder_layers": 1}
 STILL = NetworkConfig(num_decoder_layers=1, max_positions=8, dropout_rate=0.0, **SIZES)
 # Every kind of mean at once: first-stage weights drawn with the noise, target tokens, rows.

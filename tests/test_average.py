@@ -21,7 +21,7 @@ from padir.train_state import TrainState, create_train_state
 from padir.train_step import make_train_step
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles", "compilation_cache")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 STEPS = (10, 20, 30)
 # Of the steps: the lowest are those of 10 and 30. Step 40 has no checkpoint.

@@ -24,8 +24,6 @@ from padir.network import NetworkConfig
 from padir.types import TokenIds
 from padir.warm_start import start_from
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 GOLDEN = Path(__file__).resolve().parent / "golden"
 ALPHABET = "abcdefghijklmnopqrstuvwx"
 

@@ -14,8 +14,6 @@ from padir.errors import PadirError
 from padir.masks import stutter_mask
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 IDS = TokenIds(num_pieces=28)
 MASK = IDS.mask_id
 KEY = jax.random.key(0)

@@ -45,7 +45,7 @@ CONFIG = DemoConfig(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, quick_compiles):
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     demo(output_dir=str(folder / "demo"), config=CONFIG, report_dir=str(folder / "report"))
     return folder

@@ -15,8 +15,6 @@ from padir.train_state import create_train_state
 from padir.train_step import make_train_step
 from padir.types import EOS_ID, TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 NETWORK = NetworkConfig(
     embed_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_encoder_layers=1, num_decoder_layers=1, max_positions=8
 )

@@ -19,7 +19,7 @@ from padir.train_state import abstract_train_state, create_train_state, sharding
 from padir.train_step import make_train_step
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles", "compilation_cache")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 IDS = TokenIds(28)
 # Of 128, the least that Adafactor factors: the vocabulary, the width, the feed-forward width and the heads together.

@@ -11,8 +11,6 @@ import pytest
 from padir import losses
 from padir.models import LossConfig
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 # Training stages, label smoothing and z-loss of the release's arrays.
 CASES = [(stages, *options) for stages in (1, 2, 3) for options in ((0.0, 0.0), (0.1, 0.0001))]
 # Probabilities 1/2, 1/4, 1/4 after a softmax, with log Z = log 8.

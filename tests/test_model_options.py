@@ -13,8 +13,6 @@ from padir import losses
 from padir.corruption import CorruptionConfig
 from padir.models import LossConfig
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 
 @pytest.fixture(scope="module")
 def padir():

@@ -15,8 +15,6 @@ from padir.errors import PadirError
 from padir.models import AutoregressiveModel, LossConfig, PadirModel
 from padir.network import NetworkConfig
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 
 @pytest.fixture(scope="module")
 def padir():

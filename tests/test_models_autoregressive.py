@@ -16,8 +16,6 @@ from padir.models import DECODE_CONFIGS, AutoregressiveModel
 from padir.network import NetworkConfig
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 LONGEST = 16
 ROOM = {"max_length_ratio": 1.0, "max_length_offset": 4}
 KEY = jax.random.key(5)

@@ -25,8 +25,6 @@ from padir.models.rescoring import Rescorer
 from padir.network import NetworkConfig
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 IDS = TokenIds(num_pieces=40)
 SIZES = tiny_models.SIZES | {"tied_logits": False}
 LONGEST = 14

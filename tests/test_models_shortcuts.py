@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tiny_models
 
+from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskNothing, RemaskWorst
-from padir.decoding.stopping import StopNever
+from padir.decoding.sampling import Sampling
+from padir.decoding.stopping import StopNever, StopWhenConfident
 from padir.errors import PadirError
-from padir.models import PadirModel
+from padir.models import PadirModel, padir_decoding
 from padir.network import NetworkConfig
 from padir.types import TokenIds
-
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 IDS = TokenIds(num_pieces=40)
 LONGEST = 14
@@ -127,6 +127,57 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
     every = decode(model, params, sources, KEY, plain)
     expected = jax.tree.map(lambda field: field[:, :1] if field.ndim else field, every)
     assert_same(decode(model, params, sources, KEY, short), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_hypotheses": 3}, {"num_hypotheses": 2, "candidates": 3}])
+def test_rows_that_go_on_alone_come_to_the_same(model, params, options, monkeypatch):
+    """32 sources, then 16, then 8: some finish earlier than others, and each is what it is in the whole batch."""
+    generator = np.random.default_rng(1)
+    lengths = generator.integers(2, 9, 32)
+    tokens = np.where(np.arange(9) < lengths[:, None] - 1, generator.integers(3, IDS.num_pieces, (32, 9)), 0)
+    tokens[np.arange(32), lengths - 1] = 1
+    tokens[-3:] = 0  # Rows that only pad the batch.
+    sources = jnp.asarray(tokens, jnp.int32)
+    stop = StopWhenConfident(0.2)
+    plain = Refinement(num_steps=12, remask=RemaskNothing(), stop=stop, target_buckets=(), **options)
+    expected = decode(model, params, sources, KEY, plain)
+    assert len(set(np.asarray(expected.steps_run).max(1)[:-3])) >= 2
+
+    computed = []
+    go_on = padir_decoding.go_on
+
+    def noted(step, state, *arguments, **options):
+        computed.append(len(state.done))
+        return go_on(step, state, *arguments, **options)
+
+    monkeypatch.setattr(padir_decoding, "go_on", noted)
+    found = decode(model, params, sources, KEY, dataclasses.replace(plain, compact_rows=True))
+    assert_same(found, expected)
+    assert found.batch_steps == expected.batch_steps
+    hypotheses = options.get("num_hypotheses", 1)
+    assert computed == [32 * hypotheses, 16 * hypotheses, 8 * hypotheses]
+
+
+def test_random_numbers_do_not_depend_on_rows_that_are_left_out(model, params):
+    tokens = np.random.default_rng(0).integers(3, IDS.num_pieces, (24, 7))
+    sources = jnp.asarray(tokens, jnp.int32).at[:, -1].set(1)
+    plain = Refinement(
+        num_steps=6,
+        num_hypotheses=2,
+        start=StartWithRandom(),
+        sampling=Sampling(temperature=1.0),
+        target_buckets=(),
+        stop=StopWhenConfident(0.01),
+    )
+    expected = decode(model, params, sources, KEY, plain)
+    assert len(set(np.asarray(expected.steps_run).max(1))) > 1
+    assert_same(decode(model, params, sources, KEY, dataclasses.replace(plain, compact_rows=True)), expected)
+
+
+@pytest.mark.parametrize("option", ["return_trace", "t5x_compat"])
+def test_compact_rows_with_what_needs_every_row(option):
+    with pytest.raises(PadirError, match=f"Refinement.compact_rows: {option} needs every row in every step"):
+        Refinement(compact_rows=True, **{option: True})
 
 
 def test_more_candidates_than_pieces(model, params, sources):

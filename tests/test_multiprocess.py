@@ -48,7 +48,7 @@ SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.Opt
 
 
 @pytest.fixture(scope="module")
-def launch(tiny, compilation_cache, quick_compiles, tmp_path_factory):
+def launch(tiny, compilation_cache, tmp_path_factory):
     """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 4 devices each."""
     training = tmp_path_factory.mktemp("gin") / "run.gin"
     training.write_text(RUN)
@@ -61,7 +61,6 @@ def launch(tiny, compilation_cache, quick_compiles, tmp_path_factory):
             **os.environ,
             **compilation_cache,
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # As `quick_compiles` does in this process.
             "PYTHONPATH": str(ROOT),
             "PADIR": str(Path(sys.executable).parent / "padir"),
             "PORT": str(port),

@@ -11,7 +11,7 @@ from tiny_models import AR, batch
 from padir import remat
 from padir.errors import PadirError
 
-pytestmark = pytest.mark.usefixtures("quick_compiles", "compilation_cache")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 # Of a generator that compiles fast.
 KEY = jax.random.key(0, impl="rbg")

@@ -24,11 +24,7 @@ def test_growth_by_hand(script):
 
 def test_memory_stays(tiny, run_python, tmp_path):
     """A state that was kept at every update, 300 kB or more of parameters, would add up to 50 MB."""
-    code = (
-        "import os, runpy, sys\n"
-        "os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'  # It compiles more than it computes.\n"
-        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    )
+    code = f"import os, runpy, sys\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     output = tmp_path / "memory.json"
     options = {"output": output, "data_dir": tiny.data, "steps": 240, "every": 5, "buckets": 32}
     done = run_python(code, *(word for name, value in options.items() for word in (f"--{name}", value)))

@@ -24,7 +24,7 @@ def test_the_models_are_the_papers(script):
     assert [built[name].decoder_passes for name in built] == [1, 1, 2]
 
 
-def test_a_call_is_an_update(script, quick_compiles):
+def test_a_call_is_an_update(script):
     """The loss of the one batch falls call by call, and all its tokens count."""
     model = script.models(**TINY)["AR"]
     updates = script.Updates(model, script.random_batch(4, 6, 5, 100))

@@ -314,8 +314,10 @@ def test_standard_input_to_standard_output(tiny, run_python, tmp_path, texts, tr
         "--gin.Refinement.num_steps=3",
         "--gin.Refinement.target_buckets=(16,)",
     ]
-    done = run_python(code, "translate", f"--run_dir={tiny.padir}", *bindings, cwd=tmp_path, input=given)
+    cache = ["--compilation_cache=kept"]
+    done = run_python(code, "translate", f"--run_dir={tiny.padir}", *bindings, *cache, cwd=tmp_path, input=given)
     assert done.returncode == 0, done.stderr.decode()
+    assert len(list((tmp_path / "kept").glob("jit_run-*-cache"))) == 1
     assert done.stdout.decode().split("\n") == [translations[0].text, "", translations[1].text, ""]
     messages = done.stderr.decode().splitlines()
     assert messages == ["read 3 lines: 2 translated, 1 rejected; rejects in rejects.jsonl"]

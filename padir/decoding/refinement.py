@@ -94,6 +94,7 @@ class Refinement:
     drop_repeats: bool = True
     keep_hypotheses: int | None = None
     candidates: int | None = None
+    compact_rows: bool = False
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
     return_attentions: bool = False
@@ -128,6 +129,10 @@ class Refinement:
             _check_t5x_compat(self)
 
     def _check_shortcuts(self) -> None:
+        if self.compact_rows:
+            for name in ("return_trace", "state_callback", "logits_callback", "t5x_compat"):
+                if getattr(self, name):
+                    raise PadirError(f"Refinement.compact_rows: {name} needs every row in every step; leave one out")
         for name, most in (("keep_hypotheses", self.hypotheses_per_source), ("candidates", math.inf)):
             value = getattr(self, name)
             if value is None:
@@ -161,7 +166,21 @@ class Refinement:
         """
         if self.return_trace:
             return self, ()
-        return dataclasses.replace(self, num_steps=2), (np.int32(self.num_steps),)
+        return _same(dataclasses.replace(self, num_steps=2)), (np.int32(self.num_steps),)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # Asked for at every request; of two dozen fields, half of them dataclasses.
+        return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
+
+
+@functools.cache
+def _same(config: Refinement) -> Refinement:
+    """One object for all equal ones, so that looking it up compares no fields."""
+    return config
 
 
 def refine(
@@ -207,12 +226,16 @@ def go_on(
     *,
     key: Array | None = None,
     hypotheses: int = 1,
+    until: int = 0,
 ) -> RefinementState:
-    """The steps from `state` on; `inside` [N, L] bool marks positions within each length; see `refine`."""
+    """The steps from `state` on, until at most `until` sources are unfinished.
+
+    `inside` [N, L] bool marks positions within each length; the rest is as in `refine`.
+    """
     limit = config.num_steps if num_steps is None else num_steps
 
     def running(state: RefinementState) -> Array:
-        return (state.step < limit) & ~state.done.all()
+        return (state.step < limit) & (unfinished(state, hypotheses).sum() > until)
 
     def step(state: RefinementState) -> RefinementState:
         new, _ = refinement_step(logits_fn, state, initial, inside, config, limit, key=key, hypotheses=hypotheses)
@@ -220,6 +243,11 @@ def go_on(
 
     state = jax.lax.while_loop(running, step, state)
     return state if config.state_callback is None else config.state_callback(state)
+
+
+def unfinished(state: RefinementState, hypotheses: int) -> Array:
+    """Which sources have a hypothesis that goes on: [B] bool."""
+    return ~state.done.reshape(-1, hypotheses).all(-1)
 
 
 def initial_state(

@@ -1,7 +1,7 @@
-"""What later steps need not compute once the first has been seen: other tokens, other hypotheses (layer 4).
+"""What later steps need not compute: other tokens, other hypotheses, finished rows (layer 4).
 
-Both change what is computed, so both are options, off by default; `benchmarks/shortcuts.py` measures what they cost in
-quality and gain in time.
+The first two change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
+cost in quality and gain in time. Leaving finished rows out changes nothing, but takes longer to compile.
 """
 
 from __future__ import annotations
@@ -72,3 +72,9 @@ def keep_rows(state: RefinementState, rows: Array) -> RefinementState:
     trace = None if state.trace is None else jax.tree.map(lambda field: field[:, rows], state.trace)
     kept = jax.tree.map(lambda field: field[rows], state.replace(step=None, trace=None))
     return kept.replace(step=state.step, trace=trace)
+
+
+def put_back(state: RefinementState, some: RefinementState, rows: Array) -> RefinementState:
+    """The state with some of its rows as they are in another: rows [M] int32, `some` of M rows."""
+    whole, part = state.replace(step=None), some.replace(step=None)
+    return jax.tree.map(lambda field, new: field.at[rows].set(new), whole, part).replace(step=some.step)

@@ -8,9 +8,17 @@ from flax import nnx, struct
 
 from padir.decoding import shortcuts, t5x_compat
 from padir.decoding.length_beam import with_neighbours
-from padir.decoding.refinement import LogitsFn, Refinement, drop_repeats, go_on, initial_state, refinement_step
+from padir.decoding.refinement import (
+    LogitsFn,
+    Refinement,
+    drop_repeats,
+    go_on,
+    initial_state,
+    refinement_step,
+    unfinished,
+)
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
-from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
+from padir.decoding.state import Candidates, Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
 from padir.length import top_lengths
 from padir.masks import length_mask
@@ -158,6 +166,7 @@ class _Rows:
       inside: [N, L] bool, positions within each length.
       plan: what all steps share.
       lengths, length_log_probs: [B, K], as in `_Job`.
+      candidates: what each position chooses among, or None for all tokens.
     """
 
     start: Array
@@ -165,6 +174,7 @@ class _Rows:
     plan: DecodePlan
     lengths: Array
     length_log_probs: Array
+    candidates: Candidates | None = None
 
     def keep(self, rows: Array) -> _Rows:
         """Some of them: rows [M] int32, as many of each source."""
@@ -180,6 +190,20 @@ class _Rows:
             length_log_probs=of_sources(self.length_log_probs),
         )
 
+    def keep_sources(self, sources: Array) -> tuple[_Rows, Array]:
+        """All of some sources, [M] int32, and which rows these are, [M·K] int32."""
+        hypotheses = self.lengths.shape[1]
+        rows = (sources[:, None] * hypotheses + jnp.arange(hypotheses)).reshape(-1)
+        kept = _Rows(
+            start=self.start[rows],
+            inside=self.inside[rows],
+            plan=self.plan.keep_sources(sources, rows),
+            lengths=self.lengths[sources],
+            length_log_probs=self.length_log_probs[sources],
+            candidates=jax.tree.map(lambda field: field[rows], self.candidates),
+        )
+        return kept, rows
+
 
 def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hypotheses:
     """Refines hypotheses whose lengths are all at most `bucket`."""
@@ -189,16 +213,11 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     plan = module.network.plan(job.encoded, job.source, start)
     inside = length_mask(job.lengths.reshape(-1), bucket)
     rows = _Rows(start, inside, plan, job.lengths, job.length_log_probs)
-
-    def step(tokens: Array) -> StepOutput:
-        output = _decoder_pass(module, tokens, plan, config)
-        return output.replace(logits=forbid_reserved(output.logits, model.ids))
-
-    state = initial_state(start, jnp.repeat(job.live, job.lengths.shape[1]), config, step)
+    live = jnp.repeat(job.live, job.lengths.shape[1])
+    state = initial_state(start, live, config, _step(model, module, rows, config))
     if config.keep_hypotheses is not None or config.candidates is not None:
-        step, state, rows = _after_first_step(model, module, job, config, step, state, rows, sampling_key)
-    hypotheses = rows.lengths.shape[1]
-    state = go_on(step, state, rows.start, rows.inside, config, job.num_steps, key=sampling_key, hypotheses=hypotheses)
+        state, rows = _first_step(model, module, job, config, state, rows, sampling_key)
+    state = _go_on(model, module, job, config, state, rows, sampling_key)
     tokens = drop_repeats(state.proposal, rows.inside) if config.drop_repeats else state.proposal
     log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:
@@ -210,19 +229,34 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     return _ranked(state, tokens, scores, rows.lengths, order, model.max_target_length)
 
 
-def _after_first_step(
+def _step(model: BaseModel, module: nnx.Module, rows: _Rows, config: Refinement) -> LogitsFn:
+    """A decoder pass over `rows`, with the logits that they may choose among."""
+    chosen = rows.candidates
+    embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
+
+    def step(tokens: Array) -> StepOutput:
+        output = _decoder_pass(module, tokens, rows.plan, config, embeddings)
+        if chosen is None:
+            return output.replace(logits=forbid_reserved(output.logits, model.ids))
+        allowed = forbid_tokens(output.logits, chosen.tokens, model.ids)
+        return output.replace(logits=allowed, candidates=chosen)
+
+    return step
+
+
+def _first_step(
     model: BaseModel,
     module: nnx.Module,
     job: _Job,
     config: Refinement,
-    step: LogitsFn,
     state: RefinementState,
     rows: _Rows,
     key: Array,
-) -> tuple[LogitsFn, RefinementState, _Rows]:
+) -> tuple[RefinementState, _Rows]:
     """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
+    step = _step(model, module, rows, config)
     state, output = refinement_step(step, state, rows.start, rows.inside, config, limit, key=key, hypotheses=hypotheses)
     logits = output.logits
     if config.keep_hypotheses is not None:
@@ -231,17 +265,51 @@ def _after_first_step(
         scores = config.rank(state.log_probs, rows.inside, rows.length_log_probs.reshape(-1))
         kept = shortcuts.best_rows(scores.reshape(rows.lengths.shape), config.keep_hypotheses)
         state, rows, logits = shortcuts.keep_rows(state, kept), rows.keep(kept), logits[kept]
-    chosen = None if config.candidates is None else shortcuts.candidates(logits, rows.inside, config.candidates)
-    embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
+    if config.candidates is not None:
+        rows = rows.replace(candidates=shortcuts.candidates(logits, rows.inside, config.candidates))
+    return state, rows
 
-    def later_step(tokens: Array) -> StepOutput:
-        output = _decoder_pass(module, tokens, rows.plan, config, embeddings)
-        if chosen is None:
-            return output.replace(logits=forbid_reserved(output.logits, model.ids))
-        allowed = forbid_tokens(output.logits, chosen.tokens, model.ids)
-        return output.replace(logits=allowed, candidates=chosen)
 
-    return later_step, state, rows
+# Products of fewer positions than these sources have run at a lower rate, so that little would be gained.
+_FEWEST_SOURCES = 8
+
+
+def _go_on(
+    model: BaseModel,
+    module: nnx.Module,
+    job: _Job,
+    config: Refinement,
+    state: RefinementState,
+    rows: _Rows,
+    key: Array,
+) -> RefinementState:
+    """The steps from `state` on; with `config.compact_rows` of ever fewer rows."""
+    sources, hypotheses = rows.lengths.shape
+    fewer = sources // 2
+    compact = config.compact_rows and fewer >= _FEWEST_SOURCES
+    state = go_on(
+        _step(model, module, rows, config),
+        state,
+        rows.start,
+        rows.inside,
+        config,
+        job.num_steps,
+        key=key,
+        hypotheses=hypotheses,
+        until=fewer if compact else 0,
+    )
+    if not compact:
+        return state
+    going_on = unfinished(state, hypotheses)
+
+    def with_fewer(state: RefinementState) -> RefinementState:
+        kept, where = rows.keep_sources(jnp.argsort(~going_on, stable=True)[:fewer])
+        some = _go_on(model, module, job, config, shortcuts.keep_rows(state, where), kept, key)
+        return shortcuts.put_back(state, some, where)
+
+    # Where the steps are spent, or all rows finished at once, nothing is copied.
+    limit = config.num_steps if job.num_steps is None else job.num_steps
+    return jax.lax.cond((state.step < limit) & going_on.any(), with_fewer, lambda state: state, state)
 
 
 def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypotheses:

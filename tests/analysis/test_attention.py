@@ -17,8 +17,6 @@ from padir.errors import PadirError
 from padir.masks import length_mask
 from padir.types import EOS_ID
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 
 @pytest.fixture(scope="module")
 def examples(tiny):

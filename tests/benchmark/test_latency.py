@@ -19,8 +19,6 @@ from padir.errors import PadirError
 from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 TINY = {"embed_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "num_encoder_layers": 1}
 TINY |= {"num_decoder_layers": 1, "dropout_rate": 0.0, "max_positions": 32}
 CAUSAL = NetworkConfig(**TINY, causal=True, positional_attention=False)

@@ -10,8 +10,6 @@ from padir.decoding.autoregressive import START_ID, Autoregressive, decode, gene
 from padir.decoding.sampling import Sampling
 from padir.errors import PadirError
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 VOCAB = 8
 EMPTY = DecoderCache((), jnp.zeros((), jnp.int32))
 

@@ -14,8 +14,6 @@ from padir.decoding.autoregressive import Autoregressive, generate
 from padir.decoding.beam import BeamSearch
 from padir.errors import PadirError
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 VOCAB = 7
 LENGTH = 7
 BUCKETS = 997

@@ -30,8 +30,6 @@ from padir.decoding.stopping import StopNever, StopPolicy, StopWhenConfident, St
 from padir.errors import PadirError
 from padir.masks import length_mask
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 M = 7  # stands for MASK in the worked examples
 VOCAB = 8
 KEY = jax.random.key(7)

@@ -9,8 +9,6 @@ from padir.decoding.sampling import Sampling, forbid_reserved, greedy, log_proba
 from padir.errors import PadirError
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 KEY = jax.random.key(0)
 DRAWS = 20_000
 # Odds 8 : 4 : 2 : 1 : 1 of tokens 3, 0, 4, 1, 2.

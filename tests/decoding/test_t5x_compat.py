@@ -19,8 +19,6 @@ from padir.decoding.state import RefinementState
 from padir.models import padir_decoding
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 VOCAB = 8
 M = 7
 KEY = jax.random.key(0)

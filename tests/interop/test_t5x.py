@@ -15,8 +15,6 @@ from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 TINY = NetworkConfig(
     vocab_size=128, embed_dim=16, num_heads=2, head_dim=4, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=2
 )
