@@ -3,7 +3,8 @@
 #   launch/local.sh [--dry-run] N GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   launch/local.sh 2 runs/synthetic_ar.gin runs/ar -- --data_dir=runs/data
 # Each process has one CPU device, or D with XLA_FLAGS=--xla_force_host_platform_device_count=D in the environment.
-# When one fails, the others have five seconds to say why, and are killed. SIGTERM and SIGINT reach all of them.
+# When one fails, the others have five seconds to say why, and are killed. SIGTERM and SIGINT reach all of them; told by
+# SIGTERM, they save and exit with status 75.
 # SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: PADIR (the command; default padir), PORT (where process 0 listens; default 8476).
 expected_words=3

@@ -44,6 +44,14 @@ class DamagedCheckpointError(PadirError):
     """A checkpoint that is there and cannot be read."""
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, which does not ask JAX whether the job is to stop: the training loop does, by a count of its own."""
+
+    def reached_preemption(self, step: int) -> bool:
+        """False: a save is ordered by the training loop alone."""
+        return False
+
+
 class Checkpointer:
     """Saves and restores the states of one run, in `<run_dir>/checkpoints/<step>`.
 
@@ -72,7 +80,7 @@ class Checkpointer:
             read_only=read_only,
         )
         # Named handlers: with them the manager can tell what is in a checkpoint without reading it.
-        self._manager = ocp.CheckpointManager(
+        self._manager = _Manager(
             self._folder,
             options=options,
             item_handlers={name: ocp.StandardCheckpointHandler() for name in _ITEMS},

@@ -160,7 +160,7 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     config.parse(options.gin_file or _DEFAULT_GIN.get(command, []), given + bindings, options.gin_search_path)
     config.check_reached(name, bindings)
     if command in _DISTRIBUTED and _DISTRIBUTED[command](config.has_value):
-        distributed.initialize()
+        distributed.initialize(preemption=command == "train")
     config.run(name)
 
 

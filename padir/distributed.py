@@ -33,7 +33,7 @@ _LONGEST_WAIT_MS = 7 * 24 * 3600 * 1000
 _barriers = itertools.count()
 
 
-def initialize() -> None:
+def initialize(*, preemption: bool = False) -> None:
     """Joins this process to its job, where it is one of several; call it before JAX starts a backend.
 
     Who the others are is taken from the first of these that says so:
@@ -46,21 +46,25 @@ def initialize() -> None:
     Anywhere else, and for one process alone, it does nothing. Collectives between CPUs go through Gloo, which is
     JAX's default.
 
+    Args:
+      preemption: have JAX take SIGTERM, which then no longer ends the process; `Preemption` must be asked after every
+        step.
+
     Raises:
       PadirError: the variables of 1. are incomplete, contradict each other, or nobody answers at that address.
     """
     if jax.distributed.is_initialized():
         return
     if any(name in os.environ for name in (COORDINATOR, NUM_PROCESSES, PROCESS_ID)):
-        _initialize_from_variables()
+        _initialize_from_variables(preemption)
     elif all(name in os.environ for name in _SLURM):
         if int(os.environ["SLURM_NTASKS"]) > 1:
-            _join()
+            _join(preemption)
     elif (jax.config.jax_platforms or "").startswith("tpu"):  # JAX sets this itself where it finds TPU chips.
-        _initialize_on_tpu()
+        _initialize_on_tpu(preemption)
 
 
-def _initialize_from_variables() -> None:
+def _initialize_from_variables(preemption: bool) -> None:
     names = (COORDINATOR, NUM_PROCESSES, PROCESS_ID)
     if missing := [name for name in names if not os.environ.get(name)]:
         raise PadirError(f"{', '.join(missing)}: not set; several processes need all of {', '.join(names)}, one none")
@@ -74,24 +78,23 @@ def _initialize_from_variables() -> None:
         return
     try:
         # Detection would look for a cluster all the same, to learn which GPUs this process may use.
-        _join(coordinator, count, index, cluster_detection_method="deactivate")
+        _join(preemption, coordinator, count, index, cluster_detection_method="deactivate")
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0]
         raise PadirError(f"process {index} of {count} did not meet the others at {coordinator}: {reason}") from error
 
 
-def _initialize_on_tpu() -> None:
+def _initialize_on_tpu(preemption: bool) -> None:
     try:
-        _join()
+        _join(preemption)
     except ValueError as error:
         # Neither Compute Engine nor GKE knows this host, as in a notebook service: it is alone.
         if "coordinator_address" not in str(error):
             raise
 
 
-def _join(*given: Any, **named: Any) -> None:
-    # Its handler would take SIGTERM from us: nobody asks it whether there was one, so the process would live on.
-    jax.config.update("jax_enable_preemption_service", False)
+def _join(preemption: bool, *given: Any, **named: Any) -> None:
+    jax.config.update("jax_enable_preemption_service", preemption)
     jax.distributed.initialize(*given, **named, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
 
 

@@ -19,6 +19,7 @@ from padir import cache as kv_cache
 from padir import masks
 from padir.attention import KeyValue, MultiHeadAttention
 from padir.cache import DecoderCache
+from padir.checks import whole
 from padir.errors import PadirError
 from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
 from padir.remat import rematerialised
@@ -62,9 +63,7 @@ class NetworkConfig:
 
     def __post_init__(self):
         for name in _SIZES:
-            value = getattr(self, name)
-            if value < 1 or value != int(value):
-                raise PadirError(f"NetworkConfig.{name}: {value} is not a whole number of at least 1")
+            whole(f"NetworkConfig.{name}", getattr(self, name))
         if self.mlp_activation not in ACTIVATIONS:
             raise PadirError(
                 f"NetworkConfig.mlp_activation: unknown {self.mlp_activation!r}; choose one of {', '.join(ACTIVATIONS)}"

@@ -283,7 +283,7 @@ def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, device
             )
             evaluate = evaluate and evaluator is not None
             checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
-            if preemption.told and step < run.num_steps:
+            if preemption.after_step() and step < run.num_steps:
                 # First what the steps since the last interval came to: it says whether they are worth saving.
                 writer.write(step, window.finish())
                 _save(state, None, checkpointer, activity)

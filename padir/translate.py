@@ -85,7 +85,8 @@ def translate_files(
         hosts = Hosts.given(host_index, num_hosts)
         _check_shards(shards, inputs, output, rejects)
     translator = load(run_dir, seed=seed, rescore_with=rescore_with)
-    lines = LineTranslator(translator, translator.checked(decode), batch_size, input_format, input_field, output_format)
+    checked = translator.checked(decode, has_lengths=False)
+    lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
     if hosts is None:
         return _translate_stream(lines, inputs, output, rejects)
     return translate_shards(lines, inputs, Path(output), shards=shards, compress=compress, hosts=hosts, seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -158,6 +159,8 @@ class Decoder:
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
+        if ways > 1 and isinstance(decode, Refinement) and decode.compact_rows:
+            decode = dataclasses.replace(decode, compact_rows=False)
         # Of a refinement the number of steps is data: 1, 4 and 10 steps share one compiled program.
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
         given = {}
@@ -178,8 +181,11 @@ class Decoder:
         ways = self._mesh.devices.size
         return ways * _power_of_two(-(-sources // ways))
 
-    def checked(self, decode: DecodeConfig | None) -> DecodeConfig:
-        """`decode`, or the default for None; raises PadirError if this model cannot decode so."""
+    def checked(self, decode: DecodeConfig | None, *, has_lengths: bool = True) -> DecodeConfig:
+        """`decode`, or the default for None; raises PadirError if this model cannot decode so.
+
+        `has_lengths` says whether the targets' lengths will be given, which an oracle cannot do without.
+        """
         decode = self.default_decode if decode is None else decode
         fitting = DECODE_CONFIGS[type(self.model)]
         if not isinstance(decode, fitting):
@@ -188,7 +194,7 @@ class Decoder:
                 f"use {' or '.join(config.__name__ for config in fitting)}"
             )
         if isinstance(decode, Refinement):
-            padir_decoding.check(self.model, decode, has_rescorer=self._has_rescorer)
+            padir_decoding.check(self.model, decode, has_rescorer=self._has_rescorer, has_lengths=has_lengths)
         return decode
 
 
@@ -265,7 +271,7 @@ class Translator(Decoder):
         predict them, and one with the length predictor 'oracle' needs them; an autoregressive model writes so many
         tokens, none of them EOS.
         """
-        decode = self.checked(decode)
+        decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
         # Like lengths together, so that little of a batch is padding.

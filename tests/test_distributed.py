@@ -100,7 +100,7 @@ def test_sigterm_still_ends_a_process_that_joined(run_python):
     code = """if True:
         import os, signal, sys, time
         from padir import distributed
-        distributed._join(sys.argv[1], 1, 0, cluster_detection_method="deactivate")
+        distributed._join(False, sys.argv[1], 1, 0, cluster_detection_method="deactivate")
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     """

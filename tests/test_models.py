@@ -45,7 +45,7 @@ class TestConstruction:
         [
             (lambda: PadirModel(IDS, AR.network), "PadirModel: NetworkConfig.causal must be False"),
             (lambda: AutoregressiveModel(IDS, PADIR.network), "AutoregressiveModel: NetworkConfig.causal must be True"),
-            (lambda: PadirModel(IDS, num_stages=0), "PadirModel.num_stages: 0 is not at least 1"),
+            (lambda: PadirModel(IDS, num_stages=0), "PadirModel.num_stages: 0 is not a whole number of at least 1"),
             (lambda: LossConfig(label_smoothing=1.0), r"LossConfig.label_smoothing: 1.0 is not in \[0, 1\)"),
             (lambda: LossConfig(z_loss=-1e-4), "LossConfig.z_loss: -0.0001 is not a finite number of at least 0"),
             (lambda: LossConfig(length_loss_weight=float("nan")), "LossConfig.length_loss_weight: nan is not a finite"),

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ import pytest
 from padir import cli, sharding
 from padir.convert import open_model
 from padir.data.records import PreparedSet
+from padir.errors import PREEMPTED_STATUS
 from padir.metrics.writers import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,11 +52,14 @@ SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.Opt
 
 @pytest.fixture(scope="module")
 def launch(tiny, compilation_cache, tmp_path_factory):
-    """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 4 devices each."""
+    """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 4 devices each.
+
+    `meanwhile` is called with the process id of the launcher, whose children they are.
+    """
     training = tmp_path_factory.mktemp("gin") / "run.gin"
     training.write_text(RUN)
 
-    def call(run_dir, *arguments, subcommand="train", gin_file=training):
+    def call(run_dir, *arguments, subcommand="train", gin_file=training, meanwhile=lambda pid: None):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -69,7 +75,15 @@ def launch(tiny, compilation_cache, tmp_path_factory):
         if subcommand != "translate":
             arguments = [f"--data_dir={tiny.data}", *arguments]
         command = [ROOT / "launch" / "local.sh", "2", gin_file, run_dir, "--", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        job = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes)
+        try:
+            meanwhile(job.pid)
+            out, err = job.communicate(timeout=300)
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+        return subprocess.CompletedProcess(command, job.returncode, out, err)
 
     return call
 
@@ -127,6 +141,26 @@ def test_two_processes_resume_to_the_same_bits(launch, runs):
     for leaf, other in zip(params(runs["2x4"]), before, strict=True):
         np.testing.assert_array_equal(leaf, other)
     assert losses(runs["2x4"]) == record
+
+
+def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
+    """SIGTERM for the second process alone; every step that was taken is in the checkpoint."""
+    run_dir = tmp_path / "run"
+
+    def tell_the_second(launcher):
+        for _ in range(1200):
+            if (run_dir / "metrics" / "metrics.jsonl").exists() and losses(run_dir):
+                children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+                os.kill(int(children[1]), signal.SIGTERM)
+                return
+            time.sleep(0.1)
+        raise AssertionError("no step in two minutes")
+
+    done = launch(run_dir, "--gin.train.num_steps=100000", meanwhile=tell_the_second)
+    assert done.returncode == PREEMPTED_STATUS, done.stderr
+    last = max(losses(run_dir))
+    assert done.stderr.count(f"told to stop; saved at step {last} of 100000") == 2
+    assert (run_dir / "checkpoints" / str(last)).is_dir()
 
 
 def test_what_the_first_process_refuses_ends_them_all(launch, runs):

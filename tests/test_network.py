@@ -16,6 +16,8 @@ from padir.models import AutoregressiveModel, PadirModel
 from padir.network import EncoderDecoder, NetworkConfig
 from padir.types import TokenIds
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 TOLERANCE = 1e-5
 # Their random weights make attention so sharp that rounding the weights once more moves logits by 2e-4, and
 # their own float32 arrays lie 1e-4 from a float64 evaluation. Any other convention would be off by far more.

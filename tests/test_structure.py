@@ -12,6 +12,7 @@ LAYERS = (
         "rng",
         "sharding",
         "remat",
+        "checks",
         "errors",
         "progress",
         "line_files",

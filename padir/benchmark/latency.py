@@ -58,7 +58,7 @@ class Asked:
         self.steps[batch] = int(found.batch_steps)
 
     def cost(self, batch: Batch) -> flops.Cost:
-        """Arithmetic and traffic of what was computed for a batch, padding included."""
+        """Arithmetic and traffic of what was computed for a batch, padding included (compact rows: at most)."""
         model, rows = self.system.model, self.system.decoder.padded_rows(len(batch))
         network, source = model.network, self.source_width(batch)
         steps, hypotheses = self.steps[batch], rows * self.system.hypotheses

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.cache import DecoderCache
+from padir.checks import finite, whole
 from padir.decoding.sampling import Sampling, argmax
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
@@ -38,6 +39,7 @@ class TargetRoom:
     max_length_offset: int = 8
 
     def __post_init__(self):
+        finite(f"{type(self).__name__}.max_length_ratio", self.max_length_ratio)
         if self.max_length_ratio < 0 or self.max_length_ratio + self.max_length_offset <= 0:
             raise PadirError(
                 f"{type(self).__name__}: max_length_ratio and max_length_offset leave no room for a target"
@@ -69,8 +71,10 @@ class Autoregressive(TargetRoom):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.num_samples < 1:
-            raise PadirError(f"Autoregressive.num_samples: {self.num_samples} is not at least 1")
+        finite("Autoregressive.alpha", self.alpha)
+        whole("Autoregressive.num_samples", self.num_samples)
+        if not isinstance(self.sampling, Sampling):
+            raise PadirError(f"Autoregressive.sampling: {self.sampling!r} is not a policy; choose one of Sampling()")
         if self.num_samples > 1 and self.sampling.temperature == 0.0:
             raise PadirError("Autoregressive.num_samples: greedy samples are all equal; set a Sampling.temperature")
 

@@ -14,6 +14,7 @@ from flax import struct
 
 from padir import cache as kv_cache
 from padir.cache import DecoderCache
+from padir.checks import finite, whole
 from padir.decoding.autoregressive import START_ID, StepFn, TargetRoom
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
@@ -45,12 +46,12 @@ class BeamSearch(TargetRoom):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.beam_size < 1:
-            raise PadirError(f"BeamSearch.beam_size: {self.beam_size} is not at least 1")
+        whole("BeamSearch.beam_size", self.beam_size)
+        finite("BeamSearch.alpha", self.alpha)
         if self.alpha < 0:
             # A negative one would make scores fall with length, and the exits are about how far they can rise.
             raise PadirError(f"BeamSearch.alpha: {self.alpha} is not 0 or more")
-        if self.num_hypotheses is not None and not 1 <= self.num_hypotheses <= self.beam_size:
+        if self.num_hypotheses is not None and self.num_hypotheses not in range(1, self.beam_size + 1):
             raise PadirError(
                 f"BeamSearch.num_hypotheses: {self.num_hypotheses} is not None or from 1 to beam_size {self.beam_size}"
             )

@@ -23,6 +23,9 @@ class StartPolicy(Protocol):
     # Whether another key makes another start: several parallel starts of one length are pointless otherwise.
     is_random: ClassVar[bool] = False
 
+    def check(self, max_length: int, ids: TokenIds) -> None:
+        """Raises PadirError if there is no such start for targets of up to `max_length` tokens."""
+
     def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
         """lengths [N] int32, the model's longest target → tokens [N, max_length] int32, 0 beyond each length."""
 
@@ -44,15 +47,17 @@ class StartWithMaskRange(StartPolicy):
     reaches into its pieces.
     """
 
-    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        del key
-        first = ids.mask_id - max_length
-        if first <= EOS_ID:
+    def check(self, max_length: int, ids: TokenIds) -> None:
+        if ids.mask_id - max_length <= EOS_ID:
             raise PadirError(
                 f"StartWithMaskRange: {max_length} masks do not fit below MASK = {ids.mask_id}; "
                 "use StartWithMask, or a shorter longest target"
             )
-        masks = jnp.arange(first, ids.mask_id, dtype=jnp.int32)
+
+    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        del key
+        self.check(max_length, ids)
+        masks = jnp.arange(ids.mask_id - max_length, ids.mask_id, dtype=jnp.int32)
         return end(jnp.broadcast_to(masks, (lengths.shape[0], max_length)), lengths)
 
 
@@ -68,9 +73,15 @@ class StartWithRandom(StartPolicy):
 
     is_random: ClassVar[bool] = True
 
-    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+    def check(self, max_length: int, ids: TokenIds) -> None:
         if max_length > self.longest:
-            raise PadirError(f"StartWithRandom.longest: targets of {max_length} tokens need a longer random sequence")
+            raise PadirError(
+                f"StartWithRandom.longest: {self.longest} is less than the {max_length} tokens that targets may have; "
+                "raise it"
+            )
+
+    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        self.check(max_length, ids)
         tokens = jax.random.randint(key, (self.longest,), EOS_ID + 1, ids.num_pieces)[:max_length]
         return end(jnp.broadcast_to(tokens, (lengths.shape[0], max_length)), lengths)
 

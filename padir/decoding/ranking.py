@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import jax.numpy as jnp
 
-from padir.errors import PadirError
+from padir.checks import finite
 from padir.types import Array
 
 
@@ -42,8 +41,7 @@ class RankByLogProbability(RankPolicy):
 
     def __post_init__(self):
         for name in ("alpha", "length_weight"):
-            if not math.isfinite(getattr(self, name)):
-                raise PadirError(f"RankByLogProbability.{name}: {getattr(self, name)} is not a finite number")
+            finite(f"RankByLogProbability.{name}", getattr(self, name))
 
     def __call__(self, log_probs: Array, inside: Array, length_log_probs: Array) -> Array:
         length = jnp.maximum(inside.sum(-1), 1).astype(jnp.float32)

@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.decoding import initial as starts
-from padir.decoding import ranking, remasking, replacement, shortcuts, stopping
+from padir.checks import whole
+from padir.decoding import policies, shortcuts
 from padir.decoding.callbacks import LogitsCallback, StateCallback
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
-from padir.decoding.remasking import RemaskNothing, RemaskPolicy, RemaskStutter
+from padir.decoding.remasking import RemaskPolicy, RemaskStutter
 from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import RefinementState, StepOutput, StepView, Trace
@@ -33,15 +33,6 @@ from padir.types import PAD_ID, Array
 
 # tokens [N, L] int32 → what one decoder pass says of them; a bare array is its logits.
 LogitsFn = Callable[[Array], StepOutput | Array]
-
-_POLICIES = {
-    "start": starts.POLICIES,
-    "remask": remasking.POLICIES,
-    "replace": replacement.POLICIES,
-    "sampling": (Sampling,),
-    "stop": stopping.POLICIES,
-    "rank": ranking.POLICIES,
-}
 
 
 @dataclass(frozen=True)
@@ -70,6 +61,9 @@ class Refinement:
       candidates: later steps choose at each position among the so many likeliest tokens of the first step there, and
         those of the two neighbours, and need not compute the other logits; None among all tokens. Probabilities are
         then estimates; see `shortcuts.candidates`.
+      compact_rows: on one device, in batches of 16 sources and more, go on with half of the rows whenever half of the
+        sources are finished: the same translations (up to rounding) sooner, for a decoder more to compile at every
+        halving. Several devices keep all of their rows.
       target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
         length is the one computed. The longest target of the model is always added.
       return_trace: keep every step of every hypothesis.
@@ -105,13 +99,10 @@ class Refinement:
     def __post_init__(self):
         object.__setattr__(self, "target_buckets", tuple(self.target_buckets))
         for name in ("num_steps", "num_hypotheses", "length_beam", "parallel_starts"):
-            value = getattr(self, name)
-            if value < 1 or value != int(value):
-                raise PadirError(f"Refinement.{name}: {value} is not a whole number of at least 1")
+            whole(f"Refinement.{name}", getattr(self, name))
         if list(self.target_buckets) != sorted(set(self.target_buckets)) or min(self.target_buckets, default=1) < 1:
             raise PadirError(f"Refinement.target_buckets: {self.target_buckets} are not ascending positive lengths")
-        for name, policies in _POLICIES.items():
-            _check_policy(name, getattr(self, name), policies)
+        policies.check(self)
         if self.remask.changes_with_step and self.num_steps == 1:
             raise PadirError(
                 "Refinement.num_steps: a remasking schedule needs at least 2 steps; "
@@ -126,7 +117,7 @@ class Refinement:
         if self.return_attentions and not self.return_trace:
             raise PadirError("Refinement.return_attentions: attentions are part of the trace; set return_trace, too")
         if self.t5x_compat:
-            _check_t5x_compat(self)
+            policies.check_t5x_compat(self)
 
     def _check_shortcuts(self) -> None:
         if self.compact_rows:
@@ -170,6 +161,10 @@ class Refinement:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        # Hashes of text differ between processes, so none may travel with a pickle.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -380,33 +375,3 @@ def _draw(logits: Array, step: Array, sampling: Sampling, key: Array | None, hyp
     by_source = logits.reshape(-1, hypotheses, *logits.shape[1:])
     key = None if key is None else jax.random.fold_in(key, step)
     return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, key))
-
-
-def _check_policy(name: str, policy: object, known: tuple[type, ...]) -> None:
-    """Refuses what cannot be this policy: a name, a class where an object is meant, a policy of another kind."""
-    others = tuple(kind for kinds in _POLICIES.values() for kind in kinds if kind not in known)
-    if isinstance(policy, type) or not callable(policy) or isinstance(policy, others):
-        allowed = ", ".join(f"{each.__name__}()" for each in known)
-        found = policy.__name__ if isinstance(policy, type) else repr(policy)
-        raise PadirError(f"Refinement.{name}: {found} is not a policy; choose one of {allowed}")
-
-
-def _check_t5x_compat(config: Refinement) -> None:
-    """Refuses what the release does not have, or what we do not reproduce of it."""
-    wrong = None
-    if not isinstance(config.remask, RemaskNothing | RemaskStutter):
-        wrong = f"remask {type(config.remask).__name__}; choose RemaskNothing() or RemaskStutter()"
-    elif not isinstance(config.stop, StopWhenUnchanged):
-        wrong = f"stop {type(config.stop).__name__}; leave StopWhenUnchanged()"
-    elif config.rank != RankByLogProbability():
-        wrong = f"rank {config.rank}; leave RankByLogProbability()"
-    elif not config.drop_repeats:
-        wrong = "drop_repeats False; leave it True"
-    elif config.sampling.temperature > 0:
-        wrong = f"sampling at temperature {config.sampling.temperature}; leave Sampling(), greedy"
-    elif config.rewrite_only_remasked:
-        wrong = "rewrite_only_remasked; set it to False"
-    elif config.length_beam % 2 == 0:
-        wrong = f"length_beam {config.length_beam}; choose an odd number"
-    if wrong:
-        raise PadirError(f"Refinement.t5x_compat does not reproduce {wrong}")

@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
+from padir.checks import whole
 from padir.decoding.state import StepView
 from padir.errors import PadirError
 from padir.masks import stutter_mask
@@ -60,8 +61,7 @@ class RemaskWorst(RemaskPolicy):
     count: int = 1
 
     def __post_init__(self):
-        if self.count < 1:
-            raise PadirError(f"RemaskWorst.count: {self.count} is not at least 1; use RemaskNothing for none")
+        whole("RemaskWorst.count", self.count, "use RemaskNothing for none")
 
     def __call__(self, view: StepView) -> Array:
         return _least_likely(view, jnp.full(view.inside.shape[:1], self.count))
@@ -139,7 +139,8 @@ class RemaskAny(RemaskPolicy):
             raise PadirError(f"RemaskAny.policies: {len(self.policies)} given, at least two are needed")
         for policy in self.policies:
             if isinstance(policy, type) or not hasattr(policy, "changes_with_step"):
-                raise PadirError(f"RemaskAny.policies: {policy!r} is not a remask policy such as RemaskStutter()")
+                allowed = ", ".join(f"{each.__name__}()" for each in POLICIES)
+                raise PadirError(f"RemaskAny.policies: {policy!r} is not a policy; choose among {allowed}")
 
     @property
     def changes_with_step(self) -> bool:

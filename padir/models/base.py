@@ -13,6 +13,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from padir import flops, losses, rng
+from padir.checks import whole
 from padir.decoding.sampling import argmax
 from padir.errors import PadirError
 from padir.network import NetworkConfig
@@ -86,6 +87,8 @@ class BaseModel:
 
     def __post_init__(self):
         # The vocabulary decides its own size; whoever builds a model names only the rest.
+        for limit in ("max_source_length", "max_target_length"):
+            whole(f"{type(self).__name__}.{limit}", getattr(self, limit))
         sized = dataclasses.replace(self.network, vocab_size=self.ids.vocab_size)
         object.__setattr__(self, "network", sized)
         name = f"{type(self).__name__}.freeze"

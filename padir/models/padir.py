@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir import corruption, losses, rng
+from padir.checks import whole
 from padir.corruption import CorruptionConfig
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
@@ -67,7 +68,7 @@ class PadirModel(BaseModel):
         causal.
       corruption: noise of the first training stage.
       num_stages: training stages S; each later one learns to refine the argmax of the one before.
-      relative_length: predict target − source length instead of the length itself, as the paper does.
+      relative_length: predict target − source length instead of the length itself (beyond the paper).
       length_predictor: what the target's length is predicted from: a [LENGTH] 'token' put before the source (the
         paper's), the source's length ('affine'), the sum of its tokens' 'fertility', or nothing ('oracle': the
         caller gives lengths, and training has no length loss).
@@ -89,8 +90,7 @@ class PadirModel(BaseModel):
         super().__post_init__()
         if self.network.causal:
             raise PadirError("PadirModel: NetworkConfig.causal must be False; use AutoregressiveModel instead")
-        if self.num_stages < 1:
-            raise PadirError(f"PadirModel.num_stages: {self.num_stages} is not at least 1")
+        whole("PadirModel.num_stages", self.num_stages)
         if self.relative_length and self.length_predictor != "token":
             raise PadirError(
                 f"PadirModel.relative_length: length_predictor {self.length_predictor!r} has no relative form; "

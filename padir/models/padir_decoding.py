@@ -18,11 +18,12 @@ from padir.decoding.refinement import (
     unfinished,
 )
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
-from padir.decoding.state import Candidates, Hypotheses, RefinementState, StepOutput, Trace
+from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
 from padir.length import top_lengths
 from padir.masks import length_mask
 from padir.models.base import BaseModel
+from padir.models.hypothesis_rows import HypothesisRows
 from padir.models.rescoring import Rescorer
 from padir.network import DecodePlan
 from padir.types import PAD_ID, Array, PyTree
@@ -59,7 +60,7 @@ def decode(
     Raises:
       PadirError: what `check` refuses, `lengths` of another shape, a rescorer of another vocabulary.
     """
-    check(model, config, has_rescorer=rescorer is not None)
+    check(model, config, has_rescorer=rescorer is not None, has_lengths=lengths is not None)
     if rescorer is not None:
         rescorer.check(model.ids)
     encoded, length_logits = model.encode(params, source)
@@ -79,13 +80,16 @@ def decode(
     return jax.lax.switch(index, branches, job)
 
 
-def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False) -> None:
+def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, has_lengths: bool = True) -> None:
     """Refuses a configuration that this model cannot decode with.
 
     Raises:
-      PadirError: more hypotheses than lengths or candidates than pieces, a rejecter's policy without a rejecter, or a
-        rescorer with `t5x_compat`.
+      PadirError: more hypotheses than lengths or candidates than pieces, a start that targets are too long for, a
+        rejecter's policy without a rejecter, a rescorer with `t5x_compat`, or an oracle that nobody tells the lengths.
     """
+    config.start.check(model.max_target_length, model.ids)
+    if not has_lengths and model.length_predictor == "oracle":
+        raise PadirError("decode: a model with the length predictor 'oracle' needs the lengths of its targets")
     if has_rescorer and config.t5x_compat:
         raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     _check_lengths("Refinement.num_hypotheses", config.num_hypotheses, config, model.max_target_length)
@@ -134,8 +138,6 @@ def _ranked_lengths(
 ) -> Array:
     """The lengths to try, given or predicted: [B, k] int32, the most important first."""
     if given is None:
-        if length_logits is None:
-            raise PadirError("decode: a model with the length predictor 'oracle' needs the lengths of its targets")
         return top_lengths(length_logits, config.num_hypotheses, model.max_target_length)[0]
     given = jnp.asarray(given, jnp.int32)
     if given.ndim not in (1, 2) or given.shape[0] != batch or not given.size:
@@ -157,54 +159,6 @@ def _hypothesis_lengths(model: BaseModel, config: Refinement, ranked: Array, liv
     return jnp.repeat(jnp.where(live[:, None], lengths, 1), config.parallel_starts, axis=1)
 
 
-@struct.dataclass
-class _Rows:
-    """The hypotheses that are being refined, N = B·K of them.
-
-    Attributes:
-      start: [N, L] int32, what each began with.
-      inside: [N, L] bool, positions within each length.
-      plan: what all steps share.
-      lengths, length_log_probs: [B, K], as in `_Job`.
-      candidates: what each position chooses among, or None for all tokens.
-    """
-
-    start: Array
-    inside: Array
-    plan: DecodePlan
-    lengths: Array
-    length_log_probs: Array
-    candidates: Candidates | None = None
-
-    def keep(self, rows: Array) -> _Rows:
-        """Some of them: rows [M] int32, as many of each source."""
-
-        def of_sources(field: Array) -> Array:
-            return field.reshape(-1)[rows].reshape(field.shape[0], -1)
-
-        return _Rows(
-            start=self.start[rows],
-            inside=self.inside[rows],
-            plan=self.plan.keep(rows),
-            lengths=of_sources(self.lengths),
-            length_log_probs=of_sources(self.length_log_probs),
-        )
-
-    def keep_sources(self, sources: Array) -> tuple[_Rows, Array]:
-        """All of some sources, [M] int32, and which rows these are, [M·K] int32."""
-        hypotheses = self.lengths.shape[1]
-        rows = (sources[:, None] * hypotheses + jnp.arange(hypotheses)).reshape(-1)
-        kept = _Rows(
-            start=self.start[rows],
-            inside=self.inside[rows],
-            plan=self.plan.keep_sources(sources, rows),
-            lengths=self.lengths[sources],
-            length_log_probs=self.length_log_probs[sources],
-            candidates=jax.tree.map(lambda field: field[rows], self.candidates),
-        )
-        return kept, rows
-
-
 def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hypotheses:
     """Refines hypotheses whose lengths are all at most `bucket`."""
     module = model.module(job.params)
@@ -212,7 +166,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     start = _start(model, start_key, job.lengths, config)[:, :bucket]
     plan = module.network.plan(job.encoded, job.source, start)
     inside = length_mask(job.lengths.reshape(-1), bucket)
-    rows = _Rows(start, inside, plan, job.lengths, job.length_log_probs)
+    rows = HypothesisRows(start, inside, plan, job.lengths, job.length_log_probs)
     live = jnp.repeat(job.live, job.lengths.shape[1])
     state = initial_state(start, live, config, _step(model, module, rows, config))
     if config.keep_hypotheses is not None or config.candidates is not None:
@@ -229,7 +183,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     return _ranked(state, tokens, scores, rows.lengths, order, model.max_target_length)
 
 
-def _step(model: BaseModel, module: nnx.Module, rows: _Rows, config: Refinement) -> LogitsFn:
+def _step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
     """A decoder pass over `rows`, with the logits that they may choose among."""
     chosen = rows.candidates
     embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
@@ -250,9 +204,9 @@ def _first_step(
     job: _Job,
     config: Refinement,
     state: RefinementState,
-    rows: _Rows,
+    rows: HypothesisRows,
     key: Array,
-) -> tuple[RefinementState, _Rows]:
+) -> tuple[RefinementState, HypothesisRows]:
     """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
@@ -280,7 +234,7 @@ def _go_on(
     job: _Job,
     config: Refinement,
     state: RefinementState,
-    rows: _Rows,
+    rows: HypothesisRows,
     key: Array,
 ) -> RefinementState:
     """The steps from `state` on; with `config.compact_rows` of ever fewer rows."""

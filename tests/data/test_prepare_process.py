@@ -1,4 +1,7 @@
-"""Preparation in a child process: same result, the child's messages, and no TensorFlow here."""
+"""Preparation in a child process: same result, the child's messages, and no TensorFlow here.
+
+What else may become of a child is in tests/test_child_process.py.
+"""
 
 import pytest
 
@@ -38,11 +41,6 @@ def test_the_childs_message_is_ours(task, tmp_path):
     (tmp_path / "tgt").write_text("cd\ndc\n\nd\nccd\n")
     with pytest.raises(PadirError, match=r"tgt:3: empty target; remove the pair or set skip_empty=True$"):
         prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))
-    unknown = TaskConfig("tasks.none", "none")
-    with pytest.raises(
-        PadirError, match=r"no module 'tasks\.none'; padir comes with tasks\.synthetic, tasks\.text_files, tasks\.wmt$"
-    ):
-        prepare_in_process(unknown, tmp_path / "out", PrepareSettings(num_pieces=8))
 
 
 def test_this_process_stays_free_of_tensorflow(task, tmp_path, run_python):
@@ -71,59 +69,8 @@ def test_a_missing_extra_says_what_to_install(task, tmp_path, monkeypatch):
         prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))
 
 
-def test_a_crash_is_not_the_users_fault(task, tmp_path, monkeypatch):
-    shadow = tmp_path / "shadow"
-    shadow.mkdir()
-    (shadow / "seqio.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(str(shadow))
-    with pytest.raises(RuntimeError, match=r"preparing .*out failed with status 1; its traceback is above"):
-        prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))
-
-
 def test_a_vocabulary(task, tmp_path, capfd):
     trained = train_vocabulary_in_process(task, tmp_path / "out.model", PrepareSettings(num_pieces=8))
     assert (trained.path, trained.num_pieces) == (tmp_path / "out.model", 8)
     said = f"{tmp_path / 'out.model'}: 8 pieces learnt from 10 of 10 sentences, SHA-256 {trained.hash}\n"
     assert capfd.readouterr().err == said
-
-
-@pytest.fixture
-def ill(tmp_path, monkeypatch):
-    """Returns ill(statement) -> a task whose `register` prints to standard output, natively too, and then does that."""
-
-    def ill(statement):
-        code = f"""
-import os
-from padir.errors import PadirError
-
-def register(name, vocabulary_path):
-    print("Python chatter", flush=True)
-    os.write(1, b"native chatter")
-    {statement}
-"""
-        (tmp_path / "ill_task.py").write_text(code)
-        return TaskConfig("ill_task", "ill")
-
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return ill
-
-
-def test_what_libraries_print_does_not_spoil_the_message(ill, tmp_path, capfd):
-    with pytest.raises(PadirError, match=r"^what is wrong: ü$"):
-        prepare_in_process(ill("raise PadirError('what is wrong: ü')"), tmp_path / "out")
-    captured = capfd.readouterr()
-    assert captured.out == "" and "native chatter" in captured.err
-
-
-def test_errors_of_the_system_are_messages(ill, task, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PadirError, match=r"^.*/file/out: Not a directory$"):
-        prepare_in_process(task, tmp_path / "file" / "out", PrepareSettings(num_pieces=8))
-    full = "raise OSError(28, 'No space left on device')"
-    with pytest.raises(PadirError, match=r"^.*/out: No space left on device$"):
-        prepare_in_process(ill(full), tmp_path / "out")
-
-
-def test_a_killed_child_is_not_a_defect(ill, tmp_path):
-    with pytest.raises(PadirError, match=r"preparing .*out was ended by SIGKILL; the machine may have run out of mem"):
-        prepare_in_process(ill("os.kill(os.getpid(), 9)"), tmp_path / "out")

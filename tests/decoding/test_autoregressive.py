@@ -140,7 +140,12 @@ def test_each_position_draws_anew():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_samples": 0}, "Autoregressive.num_samples: 0 is not at least 1"),
+        ({"num_samples": 0}, "Autoregressive.num_samples: 0 is not a whole number of at least 1"),
+        (
+            {"num_samples": 2, "sampling": "top_p"},
+            "Autoregressive.sampling: 'top_p' is not a policy; choose one of ",
+        ),
+        ({"alpha": float("inf")}, "Autoregressive.alpha: inf is not a finite number"),
         ({"num_samples": 2}, "greedy samples are all equal; set a Sampling.temperature"),
     ],
 )

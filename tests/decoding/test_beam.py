@@ -208,7 +208,10 @@ def test_sources_that_pad_the_batch_hold_nobody_up():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 0}, "BeamSearch.beam_size: 0 is not at least 1"),
+        ({"beam_size": 0}, "BeamSearch.beam_size: 0 is not a whole number of at least 1"),
+        ({"beam_size": 2.5}, "BeamSearch.beam_size: 2.5 is not a whole number of at least 1"),
+        ({"num_hypotheses": 1.5}, "BeamSearch.num_hypotheses: 1.5 is not None or from 1 to beam_size 5"),
+        ({"alpha": float("nan")}, "BeamSearch.alpha: nan is not a finite number"),
         ({"alpha": -0.1}, "BeamSearch.alpha: -0.1 is not 0 or more"),
         ({"num_hypotheses": 6}, "BeamSearch.num_hypotheses: 6 is not None or from 1 to beam_size 5"),
         ({"num_hypotheses": 0}, "BeamSearch.num_hypotheses: 0"),

@@ -108,7 +108,7 @@ def test_any_of_several():
 @pytest.mark.parametrize(
     ("policy", "value", "message"),
     [
-        (RemaskWorst, 0, "RemaskWorst.count: 0 is not at least 1"),
+        (RemaskWorst, 0, "RemaskWorst.count: 0 is not a whole number of at least 1; use RemaskNothing for none"),
         (RemaskWorstPercent, 0.0, r"RemaskWorstPercent.percent: 0.0 is not in \(0, 100\]"),
         (RemaskWorstPercent, 101.0, "RemaskWorstPercent.percent: 101.0"),
         (RemaskRejected, 1.0, "RemaskRejected.threshold: 1.0 is not between 0 and 1"),

@@ -19,6 +19,8 @@ from padir.decoding.state import RefinementState
 from padir.models import padir_decoding
 from padir.types import TokenIds
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 VOCAB = 8
 M = 7
 KEY = jax.random.key(0)

@@ -16,6 +16,8 @@ from padir.models import AutoregressiveModel, LossConfig, PadirModel
 from padir.network import NetworkConfig
 from padir.types import TokenIds
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 # As in tests/test_network.py: their random weights make attention very sharp.
 TOLERANCE = 5e-4
 

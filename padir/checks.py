@@ -1,0 +1,33 @@
+"""What configurations ask of their numbers (layer 0)."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from padir.errors import PadirError
+
+
+def whole(name: str, value: object, hint: str = "") -> None:
+    """Refuses what is not a whole number of at least 1.
+
+    Args:
+      name: what the user calls it: 'BeamSearch.beam_size'.
+      value: of any type.
+      hint: what to do instead, put after the message.
+
+    Raises:
+      PadirError: it is another number, True or no number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise PadirError(f"{name}: {value!r} is not a whole number of at least 1" + (f"; {hint}" if hint else ""))
+
+
+def finite(name: str, value: object) -> None:
+    """Refuses what is not a finite number; `name` as for `whole`.
+
+    Raises:
+      PadirError: it is infinite, NaN or no number.
+    """
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise PadirError(f"{name}: {value!r} is not a finite number")
