@@ -53,7 +53,7 @@ def describe_training(
     Raises:
       PadirError: the size of the vocabulary is not known, or sizes do not divide evenly over the devices.
     """
-    built = model(TokenIds(_num_pieces(data_dir, settings)))
+    built = model(TokenIds(num_pieces(data_dir, settings)))
     mesh = make_mesh(layout=layout)
     state = abstract_train_state(built, optimizer, mesh, layout.rules, ema=ema_decay is not None)
     if is_first():
@@ -102,7 +102,12 @@ def _axis_text(over: str | tuple[str, ...] | None) -> str:
     return "-" if over is None else over if isinstance(over, str) else "+".join(over)
 
 
-def _num_pieces(data_dir: str, settings: PrepareSettings | None) -> int:
+def num_pieces(data_dir: str, settings: PrepareSettings | None) -> int:
+    """Size of the vocabulary that the set in `data_dir` has, or will have when it is prepared with `settings`.
+
+    Raises:
+      PadirError: there is neither.
+    """
     if (Path(data_dir) / MANIFEST_NAME).exists():
         return PreparedSet.open(data_dir).vocabulary().num_pieces
     if settings is None:

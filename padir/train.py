@@ -16,11 +16,12 @@ from jax.sharding import Mesh
 from padir import host_memory, sharding
 from padir import remat as rematerialisation
 from padir.checkpoints import Checkpointer
+from padir.checks import whole
 from padir.data.batching import Buckets, rows_of_step, train_batches
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
-from padir.describe_training import describe_training
+from padir.describe_training import describe_training, num_pieces
 from padir.device_peaks import peak_flops
 from padir.distributed import first_process, is_first, say
 from padir.errors import PadirError, Preempted
@@ -151,6 +152,13 @@ def train(
     if describe:
         describe_training(model, data_dir, settings, optimizer.build(num_steps), layout, optimizer.ema_decay)
         return None
+    for name, value in (("num_steps", num_steps), ("batch_size", batch_size), ("accumulate", accumulate)):
+        whole(f"train.{name}", value)
+    sharding.check_batch_size(batch_size, sharding.make_mesh(layout=layout))
+    if task is not None and not (Path(data_dir) / MANIFEST_NAME).exists():
+        # What is wrong with model or schedule is said before it takes hours to prepare the data.
+        optimizer.schedule(num_steps)
+        _buckets(buckets, model(TokenIds(num_pieces(data_dir, settings or PrepareSettings()))))
     data = _open_or_prepare(data_dir, task, settings)
     built = model(TokenIds(data.vocabulary().num_pieces))
     splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
@@ -215,7 +223,6 @@ def _train(run: _Run, cadence: Cadence, initialize_from: str | None, peak_terafl
     mesh, rules, ema_decay = sharding.make_mesh(layout=run.layout), run.layout.rules, run.optimizer.ema_decay
     if mesh.devices.flat[0].platform == "cpu":
         host_memory.keep_freed()
-    sharding.check_batch_size(run.batch_size, mesh)
     vocabulary = run.data.vocabulary()
     updates = run.optimizer.build(run.num_steps)
     save_model(run.run_dir, run.model, vocabulary)

@@ -19,6 +19,7 @@ from padir.errors import PadirError
 from padir.guards import Guards
 from padir.layers import rebucketed
 from padir.metrics.writers import read_metrics
+from padir.models import PadirModel
 from padir.optimizers import OptimizerConfig
 from padir.run_directory import load_model, save_model
 from padir.sharding import make_mesh
@@ -166,6 +167,26 @@ def test_a_stopped_run_ends_as_if_it_never_had_been(tiny, run_python, tmp_path, 
     assert [step for step, _ in losses["told"]] == [2, 4, 5, 6, 8, 10, 12]
     both = np.mean([loss for step, loss in losses["told"] if step in (5, 6)])
     assert both == pytest.approx(dict(losses["straight"])[6], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_steps": 0}, r"train\.num_steps: 0 is not a whole number of at least 1"),
+        ({"batch_size": 12.5}, r"train\.batch_size: 12\.5 is not a whole number of at least 1"),
+        ({"batch_size": 12}, "batch_size 12 does not divide evenly over 8 devices"),
+        ({"buckets": (64,)}, r"train\.buckets: 64 is longer than the model allows \(32\)"),
+        ({"model": lambda ids: PadirModel(ids, num_stages=0)}, r"PadirModel\.num_stages: 0 is not a whole number"),
+        ({"optimizer": OptimizerConfig(warmup_steps=12)}, r"OptimizerConfig\.warmup_steps: 12 must be below"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_what_is_wrong_is_said_before_anything_is_prepared(tiny, tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr("padir.train.prepare_in_process", None)
+    task = TaskConfig("tasks.synthetic", "synthetic", {"num_train": 10})
+    with pytest.raises(PadirError, match=message):
+        tiny.train(tmp_path / "run", **{"data_dir": str(tmp_path / "data"), "task": task} | changes)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_prepares_a_missing_set_in_a_process_of_its_own(run_python, tmp_path):

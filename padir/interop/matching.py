@@ -13,8 +13,6 @@ from padir.types import PAD_ID, PyTree, TokenIds
 
 # Rows and pieces of the vocabulary that T5 and its descendants were published with.
 T5_ROWS, T5_PIECES = 32_128, 32_000
-# How many names an error shows of each kind.
-_SHOWN = 20
 
 
 class Imported(NamedTuple):
@@ -85,12 +83,6 @@ def check(source: str, wanted: Mapping[str, tuple[int, ...]], given: Mapping[str
         "unexpected": sorted(given.keys() - wanted.keys()),
         "of another shape": shapes,
     }
-    problems = [f"{len(names)} {what}: {listed(names)}" for what, names in parts.items() if names]
+    problems = [f"{len(names)} {what}: {', '.join(names)}" for what, names in parts.items() if names]
     if problems:
         raise PadirError(f"{source}: parameters do not fit the model; {'; '.join(problems)}")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in one line, the first 20 of many."""
-    more = f", … and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

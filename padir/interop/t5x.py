@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.errors import PadirError
-from padir.interop.matching import Imported, check, fill_rows, listed, token_ids
+from padir.interop.matching import Imported, check, fill_rows, token_ids
 from padir.interop.t5x_checkpoint import read_checkpoint
 from padir.models import AutoregressiveModel, Model, PadirModel
 from padir.network import NetworkConfig
@@ -124,7 +124,9 @@ def config_from_params(flat_params: Mapping[str, np.ndarray], *, source: str = "
     }
     size = {what: np.shape(flat_params[name]) for what, name in telling.items() if name in flat_params}
     if unusable := [name for what, name in telling.items() if len(size.get(what, ())) < 2]:
-        raise PadirError(f"{source}: the size of the model cannot be told; missing, or no matrix: {listed(unusable)}")
+        raise PadirError(
+            f"{source}: the size of the model cannot be told; missing, or no matrix: {', '.join(unusable)}"
+        )
     positional = any("/positional_attention/" in name for name in flat_params)
     embed_dim, num_heads = size["table"][1], size["bias"][0]
     return NetworkConfig(

@@ -69,6 +69,7 @@ def test_everything_that_does_not_fit_is_named():
     check("there", wanted, wanted)
 
 
-def test_a_long_list_is_cut():
-    with pytest.raises(PadirError, match=r"23 missing: n00, n01, .*, n19, … and 3 more$"):
+def test_every_name_is_listed():
+    names = ", ".join(f"n{index:02}" for index in range(23))
+    with pytest.raises(PadirError, match=f"23 missing: {names}$"):
         check("there", {f"n{index:02}": () for index in range(23)}, {})
