@@ -27,7 +27,7 @@ demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded
 	.venv/bin/padir demo --output_dir "$(DEMO_DIR)"
 
 test: $(INSTALLED) ## run every test (ARGS goes to pytest)
-	.venv/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	.venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"

@@ -32,6 +32,26 @@ GOLDEN = TESTS / "golden"
 SHARED = TESTS.parents[1] / "shared"
 
 
+# They come first, so that one process has little left to do when the other has nothing.
+LONGEST = (
+    "test_multiprocess.py",
+    "test_train.py",
+    "test_layouts.py",
+    "test_models_decode.py",
+    "test_models_shortcuts.py",
+    "test_demo.py",
+    "test_train_step.py",
+    "test_translate.py",
+    "test_cli.py",
+    "test_prepare_process.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take longest first."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of large shared data that lies beside a checkout; without it the test is skipped."""

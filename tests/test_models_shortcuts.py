@@ -136,7 +136,8 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
         {},
         {"num_hypotheses": 3, "keep_hypotheses": 2},
         {"num_hypotheses": 2, "candidates": 3},
-        {"replace": ReplaceWithSummedLogits(), "remask": RemaskWorst(1)},
+        # Sums of more steps come so close together that rounding decides.
+        {"replace": ReplaceWithSummedLogits(), "remask": RemaskWorst(1), "num_steps": 6},
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
