@@ -14,6 +14,8 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.errors import Preempted
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.fixture
 def padir(capsys):

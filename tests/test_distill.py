@@ -14,6 +14,8 @@ from padir.errors import PadirError
 from padir.translator import Translator
 from padir.types import EOS_ID
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 LIMIT = 48
 
 

@@ -23,6 +23,9 @@ CONFIGS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
+
 def counted(function, *arguments):
     return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 

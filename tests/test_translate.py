@@ -1,5 +1,6 @@
 """Translating from Python and from files: order, batches, bad input, counts."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -20,6 +21,8 @@ from padir.models.rescoring import Rescorer
 from padir.translate import translate_files
 from padir.translator import SOURCE_BUCKETS, Translation, source_width
 from padir.types import EOS_ID
+
+pytestmark = pytest.mark.usefixtures("optimised")
 
 # Two target buckets instead of eight: each is compiled anew for every shape of a batch.
 DECODE = Refinement(num_steps=3, target_buckets=(16,))
@@ -303,6 +306,16 @@ def test_a_job_that_fails_keeps_what_is_done(tiny, files, tmp_path, texts, trans
     partial = tmp_path / "out.partial"
     assert partial.read_text(encoding="utf-8").splitlines()[:16] == [t.text for t in translations[:16]]
     assert f"{output}: not finished; what is done so far is kept in {partial}" in capfd.readouterr().err
+
+
+def test_several_devices_keep_their_rows(tiny, texts, translations):
+    """Compact rows are for one device: on eight the same program runs, with the same result."""
+    translator = padir.load(tiny.padir)
+    assert translator.translate(texts, DECODE, batch_size=16)
+    programs = dict(translator._programs)
+    found = translator.translate(texts, dataclasses.replace(DECODE, compact_rows=True), batch_size=16)
+    assert [t.text for t in found] == [t.text for t in translations]
+    assert translator._programs == programs
 
 
 def test_standard_input_to_standard_output(tiny, run_python, tmp_path, texts, translations):
