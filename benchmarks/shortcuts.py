@@ -1,8 +1,9 @@
-"""What shortcuts after the first step cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR`.
+"""What shortcuts in later steps cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR`.
 
-Translates a split with a trained PaDIR model, with 5 length hypotheses and with one, plainly and with candidates and
-pruning; every shortcut is tested against the plain decode of as many hypotheses by paired bootstrap. Prints a table
-and writes JSON. What they gain in time is what `padir benchmark latency --gin_file=bench/paper.gin` says.
+Translates a split with a trained PaDIR model, with 5 length hypotheses and with one, plainly and with candidates,
+active positions and pruning; every shortcut is tested against the plain decode of as many hypotheses by paired
+bootstrap. Prints a table and writes JSON. What they gain in time is what
+`padir benchmark latency --gin_file=bench/paper.gin` says.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ VARIANTS = {
     "plain": {},
     "candidates 8": {"candidates": 8},
     "candidates 16": {"candidates": 16},
+    "4 active": {"active_positions": 4},
+    "8 active": {"active_positions": 8},
+    "candidates 8, 8 active": {"candidates": 8, "active_positions": 8},
     "1 kept": {"keep_hypotheses": 1},
     "1 kept, candidates 8": {"keep_hypotheses": 1, "candidates": 8},
+    "1 kept, candidates 8, 8 active": {"keep_hypotheses": 1, "candidates": 8, "active_positions": 8},
 }
 
 

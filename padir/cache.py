@@ -1,4 +1,8 @@
-"""The key-value cache of autoregressive decoding, kept out of the modules (layer 1)."""
+"""What a decoder remembers of target positions, kept out of the modules (layer 1).
+
+An autoregressive decoder writes one position after the other. A parallel one can write some positions anew and keep the
+others as they were (`Refinement.active_positions`).
+"""
 
 from __future__ import annotations
 
@@ -7,39 +11,72 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.attention import KeyValue
-from padir.types import Array
+from padir.types import Array, PyTree
+
+
+@struct.dataclass
+class LayerCache:
+    """Of one decoder layer, for every target position.
+
+    Attributes:
+      self_attention: keys and values [N, max_length, H, D].
+      positional: values of positional attention [N, max_length, H, D]; None without it.
+    """
+
+    self_attention: KeyValue
+    positional: Array | None = None
 
 
 @struct.dataclass
 class DecoderCache:
-    """What one autoregressive decode remembers.
+    """What one decode remembers.
 
     Attributes:
-      layers: per decoder layer, self-attention keys and values [N, max_length, H, D]; positions at
-        or after `position` hold zeros and are masked out.
-      position: [] int32, how many target positions are filled.
+      layers: per decoder layer.
+      position: which target positions the next tokens [N, q] are: [] int32, the first of q neighbours, where those from
+        there on hold zeros so far and are masked out; or [N, q] int32, all different, of a parallel decoder.
     """
 
-    layers: tuple[KeyValue, ...]
+    layers: tuple[LayerCache, ...]
     position: Array
 
 
 def empty_cache(
     num_layers: int, rows: int, max_length: int, num_heads: int, head_dim: int, dtype: jnp.dtype
 ) -> DecoderCache:
-    """A cache with room for `max_length` target positions in each of `rows` rows."""
+    """A causal decoder's cache with room for `max_length` target positions in each of `rows` rows."""
     shape = (rows, max_length, num_heads, head_dim)
-    layers = tuple(KeyValue(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(num_layers))
-    return DecoderCache(layers, jnp.zeros((), jnp.int32))
+    layers = (KeyValue(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(num_layers))
+    return DecoderCache(tuple(map(LayerCache, layers)), jnp.zeros((), jnp.int32))
 
 
-def write(layer: KeyValue, new: KeyValue, position: Array) -> KeyValue:
-    """Writes new keys and values [N, q, H, D] at `position` and returns the updated layer."""
-    return jax.tree.map(
-        lambda old, fresh: jax.lax.dynamic_update_slice_in_dim(old, fresh.astype(old.dtype), position, axis=1),
-        layer,
-        new,
-    )
+def write(old: PyTree, new: PyTree, position: Array) -> PyTree:
+    """Writes fields [N, q, …] over fields [N, max_length, …] at a `DecoderCache.position`; returns those."""
+    if position.ndim == 0:
+        return jax.tree.map(
+            lambda old, fresh: jax.lax.dynamic_update_slice_in_dim(old, fresh.astype(old.dtype), position, axis=1),
+            old,
+            new,
+        )
+    # Each place looks up what is new to it: on CPU a scatter would be a loop over the positions.
+    places = jnp.arange(jax.tree.leaves(old)[0].shape[1])
+    hits = position[:, None, :] == places[:, None]
+
+    def put(old: Array, fresh: Array) -> Array:
+        more = (1,) * (old.ndim - 2)
+        looked_up = jnp.take_along_axis(fresh, hits.argmax(-1).reshape(*hits.shape[:2], *more), axis=1)
+        return jnp.where(hits.any(-1).reshape(*hits.shape[:2], *more), looked_up.astype(old.dtype), old)
+
+    return jax.tree.map(put, old, new)
+
+
+def read(fields: PyTree, position: Array) -> PyTree:
+    """Fields [N, max_length, …] at `position` [N, q] int32: → fields [N, q, …]."""
+
+    def take(field: Array) -> Array:
+        return jnp.take_along_axis(field, position.reshape(*position.shape, *(1,) * (field.ndim - 2)), axis=1)
+
+    return jax.tree.map(take, fields)
 
 
 def reorder(cache: DecoderCache, rows: Array) -> DecoderCache:

@@ -86,14 +86,16 @@ def decoder_pass(
     Args:
       config: the network.
       rows: hypotheses N.
-      queries: positions computed of each: the target's length, or 1 with a cache.
+      queries: positions computed of each: the target's length; with a cache 1, or the active positions.
       keys: positions attended to: the target's length, or the room of the cache.
       source: source tokens.
       sources: sources B, whose keys and values the hypotheses share.
       logits: whether the logits of all queries are computed.
     """
     width, positions = _width(config), rows * queries
-    memory = Cost(0, _FLOAT32 * 2 * width * (sources * source + (rows * keys if queries < keys else 0)))
+    # With a cache keys and values of the other positions, and the values of positional attention.
+    cached = (3 if config.positional_attention else 2) * rows * keys if queries < keys else 0
+    memory = Cost(0, _FLOAT32 * width * (2 * sources * source + cached))
     layer = 4 * _dense(positions, config.embed_dim, width) + rows * 2 * _mix(queries, keys, width)
     layer += 2 * _dense(positions, config.embed_dim, width) + 2 * _mix(positions, source, width) + memory
     if config.positional_attention:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from flax import nnx, struct
 from padir import cache as kv_cache
 from padir import masks
 from padir.attention import KeyValue, MultiHeadAttention
-from padir.cache import DecoderCache
+from padir.cache import DecoderCache, LayerCache
 from padir.checks import whole
 from padir.errors import PadirError
 from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
@@ -113,13 +114,13 @@ class DecoderOutput:
       hidden: [N, Lt, E] after the last norm: the decoder embeddings that logits are made of.
       self_attentions: [N, layers, H, Lt, keys] float32.
       cross_attentions: [N, layers, H, Lt, Ls] float32.
-      cache: the updated cache when decoding step by step, else None.
+      cache: the updated cache; of a pass without one, what was computed of all positions.
     """
 
     hidden: Array
     self_attentions: Array
     cross_attentions: Array
-    cache: DecoderCache | None
+    cache: DecoderCache
 
 
 class EncoderLayer(nnx.Module):
@@ -189,24 +190,27 @@ class DecoderLayer(nnx.Module):
         source_bias: Array,
         self_bias: Array,
         positional_weights: Array | None,
-        cached: tuple[KeyValue, Array] | None,
+        cached: tuple[LayerCache, Array] | None,
         key: Array | None,
-    ) -> tuple[Array, Array, Array, KeyValue]:
-        """x [N, q, E] → (x, self-attention weights, cross-attention weights, self keys and values).
+    ) -> tuple[Array, Array, Array, LayerCache]:
+        """x [N, q, E] → (x, self-attention weights, cross-attention weights, keys and values).
 
-        `cached` is (keys and values [N, max_length, H, D], position): the new ones are written there.
+        `cached` is (keys and values of all positions, position): the new ones are written there.
         """
         normed = self.pre_self_attention_layer_norm(x)
         keys = self.self_attention.key_value(normed)
         if cached is not None:
-            keys = kv_cache.write(cached[0], keys, cached[1])
+            keys = kv_cache.write(cached[0].self_attention, keys, cached[1])
         attended, self_weights = self.self_attention(normed, keys, self_bias, subkey(key, 0))
         x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
 
+        values = None
         if positional_weights is not None:
             # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
             weights = dropout(positional_weights, self.dropout_rate, subkey(key, 2), broadcast_axis=-2)
             values = self.positional_attention.key_value(x).value
+            if cached is not None:
+                values = kv_cache.write(cached[0].positional, values, cached[1])
             x = _residual(x + self.positional_attention.apply(weights, values))
 
         normed = self.pre_cross_attention_layer_norm(x)
@@ -217,7 +221,7 @@ class DecoderLayer(nnx.Module):
 
         fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 5))
         x = _residual(x + dropout(fed, self.dropout_rate, subkey(key, 6), broadcast_axis=-2))
-        return x, self_weights, _unfold_queries(cross, x.shape[0]), keys
+        return x, self_weights, _unfold_queries(cross, x.shape[0]), LayerCache(keys, values)
 
 
 class Decoder(nnx.Module):
@@ -234,9 +238,9 @@ class Decoder(nnx.Module):
 
     def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
         """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
-        self_bias = plan.self_bias
+        self_bias, positional = plan.self_bias, plan.positional_weights or (None,) * len(self.layers)
         if cache is not None:
-            self_bias = jax.lax.dynamic_slice_in_dim(self_bias, cache.position, x.shape[1], axis=2)
+            self_bias, positional = jax.tree.map(partial(_queries, cache.position, x), (self_bias, positional))
         x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
         self_attentions, cross_attentions, written = [], [], []
         for index, layer in enumerate(self.layers):
@@ -245,7 +249,7 @@ class Decoder(nnx.Module):
                 plan.source[index],
                 plan.source_bias,
                 self_bias,
-                plan.positional_weights[index] if plan.positional_weights else None,
+                positional[index],
                 None if cache is None else (cache.layers[index], cache.position),
                 subkey(key, index + 2),
             )
@@ -253,7 +257,9 @@ class Decoder(nnx.Module):
             cross_attentions.append(cross_weights)
             written.append(keys)
         hidden = dropout(self.decoder_norm(x), self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
-        new_cache = None if cache is None else DecoderCache(tuple(written), cache.position + x.shape[1])
+        # What was written one after the other goes on behind it.
+        position = jnp.zeros((), jnp.int32) if cache is None else cache.position
+        new_cache = DecoderCache(tuple(written), position + x.shape[1] if position.ndim == 0 else position)
         # Under jit the stacks cost nothing unless somebody reads them.
         return DecoderOutput(hidden, jnp.stack(self_attentions, 1), jnp.stack(cross_attentions, 1), new_cache)
 
@@ -342,6 +348,14 @@ class EncoderDecoder(nnx.Module):
 def _residual(x: Array) -> Array:
     """x [N, L, E], split over devices as the rules say; N = B where training does so."""
     return constrain(x, "batch", "length", "act_embed")
+
+
+def _queries(position: Array, x: Array, weights: Array) -> Array:
+    """Of biases or weights [N or 1, H, Lt, keys], those of queries x [N, q, E] at a `DecoderCache.position`."""
+    if position.ndim == 0:
+        return jax.lax.dynamic_slice_in_dim(weights, position, x.shape[1], axis=2)
+    every = jnp.broadcast_to(weights, (x.shape[0], *weights.shape[1:]))
+    return jnp.take_along_axis(every, position[:, None, :, None], axis=2)
 
 
 def _unfold_queries(weights: Array, rows: int) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import padir
-from padir import sharding
+from padir import cli, sharding
 from padir.convert import export_checkpoint, import_checkpoint, open_model
 from padir.data import vocabulary as vocabulary_lib
 from padir.data.vocabulary import Vocabulary
@@ -167,6 +167,41 @@ class TestStartFrom:
         for name, array in started.items():
             np.testing.assert_array_equal(array, (fresh if name in own else theirs)[name], err_msg=name)
         assert f"starting from {t5_folder}; 12 parameters are fresh (" in capsys.readouterr().err
+
+    def test_by_one_gin_line(self, t5_folder, pieces, tmp_path, mesh):
+        """With a learning rate of nothing, what `padir train` ends with is what it began with."""
+        lines = [f"{'abc' * n} de\tfgh{'h' * n}" for n in range(1, 9)]
+        (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+        (tmp_path / "run.gin").write_text(f"""
+            include 'models/tiny.gin'
+            include 'runs/base.gin'
+            DATA_DIR = '{tmp_path / "data"}'
+            RUN_DIR = '{tmp_path / "run"}'
+            MAX_LENGTH = 16
+            TaskConfig.module = 'tasks.text_files'
+            TaskConfig.name = 'letters'
+            TaskConfig.options = {{'train': '{tmp_path / "pairs.tsv"}', 'format': 'tsv'}}
+            PrepareSettings.vocabulary = '{pieces}'
+            NetworkConfig.embed_dim = 32
+            NetworkConfig.num_heads = 2
+            NetworkConfig.head_dim = 16
+            NetworkConfig.mlp_dim = 64
+            NetworkConfig.max_positions = 16
+            train.num_steps = 1
+            train.batch_size = 8
+            train.buckets = (16,)
+            OptimizerConfig.peak_learning_rate = 1e-30
+            OptimizerConfig.floor_learning_rate = 1e-30
+            train.initialize_from = '{t5_folder}'
+        """)
+        assert cli.main(["train", f"--gin_file={tmp_path / 'run.gin'}"]) == 0
+        begun = self.named(open_model(tmp_path / "run", mesh).params)
+        theirs = self.named(huggingface.load(t5_folder).params)
+        bias = "decoder/relpos_bias/rel_embedding"
+        theirs[bias] = rebucketed(theirs[bias], bidirectional=True)
+        assert len(theirs) > 20 and theirs.keys() < begun.keys()
+        for name, array in theirs.items():
+            np.testing.assert_array_equal(begun[name], array, err_msg=name)
 
     def test_from_t5x(self, t5x_folder, pieces, mesh, capsys):
         """An autoregressive model begins with the release's parallel one; what it has no place for is said."""

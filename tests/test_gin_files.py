@@ -140,10 +140,11 @@ def test_benchmarks_at_paper_size():
             assert system.decode.num_hypotheses == (5 if "5 hypotheses" in system.name else 1)
             assert (system.decode.candidates is not None) == ("candidates" in system.name)
             assert (system.decode.keep_hypotheses == 1) == ("kept" in system.name)
+            assert (system.decode.active_positions == 8) == ("8 active" in system.name)
         else:
             assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)
             assert system.decode.max_length(32, 128) == 32
-    assert len(systems) == 18 and len({system.name for system in systems}) == 18
+    assert len(systems) == 22 and len({system.name for system in systems}) == 22
 
 
 def test_the_demo_is_complete():

@@ -100,6 +100,10 @@ class TestPadirIsInvariant:
             alone = decode_padir(padir, sources[row : row + 1], KEY, config)
             assert_same(alone, together, slice(row, row + 1))
 
+    def test_in_a_batch_of_16(self, padir, sources, config, together):
+        crowd = decode_padir(padir, jnp.concatenate([sources, sources[::-1]]), KEY, config)
+        assert_same(crowd, together, np.array([*range(8), *reversed(range(8))]))
+
     def test_padded_to_a_wider_source(self, padir, sources, config, together):
         wide = decode_padir(padir, jnp.pad(sources, ((0, 0), (0, 6))), KEY, config)
         assert_same(wide, together)
@@ -268,6 +272,9 @@ POLICIES = {
     "the two best after the first step, among candidates": Refinement(
         num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3
     ),
+    "three active positions": Refinement(
+        num_steps=5, num_hypotheses=2, start=StartWithRandom(), remask=RemaskNothing(), active_positions=3
+    ),
     "rejected ones by vote": Refinement(
         num_steps=3, start=StartWithMaskRange(), remask=RemaskRejected(), replace=ReplaceWithSummedLogits()
     ),
@@ -277,10 +284,12 @@ POLICIES = {
 @pytest.mark.parametrize("config", POLICIES.values(), ids=POLICIES)
 def test_no_policy_lets_the_batch_or_a_bucket_matter(critic, sources, config):
     alone = [decode_critic(critic, sources[row : row + 1], KEY, config) for row in range(4)]
-    crowd = jnp.pad(jnp.concatenate([sources[4:], sources]), ((0, 4), (0, 6)))
+    # 16 sentences and 4 rows that pad the batch.
+    crowd = jnp.pad(jnp.concatenate([sources[4:], sources, sources[:4]]), ((0, 4), (0, 6)))
     together = decode_critic(critic, crowd, KEY, dataclasses.replace(config, target_buckets=()))
     for row in range(4):
         assert_same(alone[row], together, slice(row + 4, row + 5))
+        assert_same(alone[row], together, slice(row + 12, row + 13))
     assert len(np.unique(together.tokens[4:12, 0], axis=0)) > 4, "examples should differ in translation"
 
 

@@ -10,7 +10,7 @@ import tiny_models
 
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
-from padir.decoding.remasking import RemaskNothing, RemaskWorst
+from padir.decoding.remasking import RemaskLinear, RemaskNothing, RemaskWorst
 from padir.decoding.replacement import ReplaceWithSummedLogits
 from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopNever, StopWhenConfident, StopWhenUnchanged
@@ -136,6 +136,7 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
         {},
         {"num_hypotheses": 3, "keep_hypotheses": 2},
         {"num_hypotheses": 2, "candidates": 3},
+        {"active_positions": 3},
         # Sums of more steps come so close together that rounding decides.
         {"replace": ReplaceWithSummedLogits(), "remask": RemaskWorst(1), "num_steps": 6},
     ],
@@ -186,6 +187,124 @@ def test_random_numbers_do_not_depend_on_rows_that_are_left_out(model, params):
     expected = decode(model, params, sources, KEY, plain)
     assert len(set(np.asarray(expected.steps_run).max(1))) > 1
     assert_same(decode(model, params, sources, KEY, dataclasses.replace(plain, compact_rows=True)), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_hypotheses": 3, "keep_hypotheses": 2}, {"num_hypotheses": 2, "candidates": 3}],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_all_positions_inside_decoded_anew_change_nothing(model, params, sources, options):
+    """Whatever is remembered of them is written over."""
+    plain = Refinement(num_steps=6, remask=RemaskWorst(2), stop=StopNever(), target_buckets=(), **options)
+    lengths = jnp.arange(6)[:, None] // 2 + jnp.array([5, 7, 6])[: plain.num_hypotheses]
+    expected = decode(model, params, sources, KEY, plain, lengths=lengths)
+    assert lengths.max() <= 9 < LONGEST
+    for count in (9, LONGEST):
+        every = dataclasses.replace(plain, active_positions=count)
+        assert_same(decode(model, params, sources, KEY, every, lengths=lengths), expected)
+
+
+def test_active_positions_against_a_plain_loop(model, params, sources):
+    """Keys and values of what is not decoded anew are those of the tokens that were read there last, layer by layer."""
+    count, steps = 2, 5
+    config = Refinement(
+        num_steps=steps,
+        active_positions=count,
+        # Tokens that differ: of nothing but MASK, rounding would decide which is the worst.
+        start=StartWithRandom(),
+        stop=StopNever(),
+        return_trace=True,
+        remask=RemaskWorst(1),
+        drop_repeats=False,
+        target_buckets=(),
+    )
+    found = decode(model, params, sources[:2], KEY, config, lengths=jnp.array([9, 6]))
+    network = model.module(params).network
+    for row in range(2):
+        length = int(found.predicted_lengths[row, 0])
+        source = sources[row : row + 1]
+        plan = network.plan(model.encode(params, source)[0], source, jnp.ones((1, length), jnp.int32))
+        start = np.asarray(found.trace.inputs)[0, row, 0, :length]
+        tokens, read, proposal, log_probs, memory = start, start, start, np.zeros(length), None
+        partial = 0
+        for step in range(steps):
+            kinds = [0 if tokens[i] != read[i] else 1 if tokens[i] != proposal[i] else 2 for i in range(length)]
+            order = sorted(range(length), key=lambda i: (kinds[i], log_probs[i]))
+            active = range(length) if step < 2 else order[:count]
+            partial += len(active) < length
+            logits, memory = decoded(network, plan, tokens, active, memory)
+            read, proposal, log_probs = read.copy(), proposal.copy(), log_probs.copy()
+            for place, found_there in zip(active, logits, strict=True):
+                allowed = np.where(
+                    (np.arange(len(found_there)) > 0) & (np.arange(len(found_there)) < 40), found_there, -np.inf
+                )
+                read[place], proposal[place] = tokens[place], allowed.argmax()
+                log_probs[place] = allowed.max() - np.logaddexp.reduce(allowed)
+            tokens = proposal.copy()
+            worst = log_probs[:-1].argmin()
+            tokens[worst] = start[worst]
+        assert partial == steps - 2
+        np.testing.assert_array_equal(found.tokens[row, 0, :length], proposal)
+        np.testing.assert_allclose(found.scores[row, 0], log_probs.mean(), atol=1e-4)
+
+
+def decoded(network, plan, tokens, active, memory):
+    """One pass over positions of a row, by the layers' parts: → (their logits, keys and values of all)."""
+    x, decoder, new_memory = network.token_embedder(jnp.asarray(tokens)[None]), network.decoder, []
+    active = np.asarray(active)
+    for index, layer in enumerate(decoder.layers):
+        kept = {} if memory is None else dict(memory[index])
+
+        def renewed(name, fresh, kept=kept):
+            old = np.array(kept.get(name, np.zeros_like(fresh)))
+            old[:, active] = np.asarray(fresh)[:, active]
+            kept[name] = old
+            return jnp.asarray(old)
+
+        own = layer.self_attention
+        normed = layer.pre_self_attention_layer_norm(x)
+        fresh = own.key_value(normed)
+        key, value = renewed("key", fresh.key), renewed("value", fresh.value)
+        x = x + own.apply(own.weights(normed, key, plan.self_bias), value)
+        by_position = layer.positional_attention
+        values = renewed("positional", by_position.key_value(x).value)
+        x = x + by_position.apply(plan.positional_weights[index], values)
+        normed = layer.pre_cross_attention_layer_norm(x)
+        x = x + layer.encoder_decoder_attention(normed, plan.source[index], plan.source_bias)[0]
+        x = x + layer.mlp(layer.pre_mlp_layer_norm(x))
+        new_memory.append(kept)
+    logits = network.logits(decoder.decoder_norm(x))
+    return np.asarray(logits, np.float64)[0, active], new_memory
+
+
+def test_a_row_stops_once_everything_written_has_been_read(model, params, sources):
+    """Few active positions take longer to read what has changed; none is left unread when a row stops."""
+    plain = Refinement(num_steps=40, remask=RemaskNothing(), target_buckets=(), return_trace=True, drop_repeats=False)
+    found = decode(model, params, sources, KEY, dataclasses.replace(plain, active_positions=3))
+    steps = np.asarray(found.steps_run[:, 0])
+    assert (steps < 40).any() and (steps > 3).any()
+    for row in np.flatnonzero(steps < 40):
+        proposals = np.asarray(found.trace.proposals)[: steps[row], row, 0]
+        changes = (proposals[1:] != proposals[:-1]).sum(-1)
+        assert changes[-1] == 0, "the last step writes nothing new"
+        assert (changes[1:] <= 3).all(), "no step from the third on writes more positions than it decodes"
+
+
+@pytest.mark.parametrize(
+    "options, what",
+    [
+        ({"remask": RemaskLinear()}, "remask RemaskLinear"),
+        ({"remask": RemaskNothing(), "rewrite_only_remasked": True}, "rewrite_only_remasked"),
+        ({"sampling": Sampling(temperature=1.0)}, "sampling at a temperature"),
+        ({"replace": ReplaceWithSummedLogits()}, "replace ReplaceWithSummedLogits"),
+        ({"return_trace": True, "return_attentions": True}, "return_attentions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_active_positions_with_what_needs_all_of_them(options, what):
+    with pytest.raises(PadirError, match=f"Refinement.active_positions: {what} needs all positions; leave one"):
+        Refinement(active_positions=4, **options)
 
 
 @pytest.mark.parametrize("option", ["return_trace", "t5x_compat"])

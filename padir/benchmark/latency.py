@@ -66,14 +66,20 @@ class Asked:
         queries = 1 if self.system.is_autoregressive else target
         one_pass = flops.decoder_pass(network, hypotheses, queries, target, source, sources=rows)
         once = flops.encode(network, rows, source + model.source_prefix) + flops.plan(network, rows, source, target)
-        if self.system.is_autoregressive or decode.keep_hypotheses is decode.candidates is None:
+        if self.system.is_autoregressive:
             return once + steps * one_pass
         kept = hypotheses if decode.keep_hypotheses is None else rows * decode.keep_hypotheses
         every = decode.candidates is None
-        later = flops.decoder_pass(network, kept, queries, target, source, sources=rows, logits=every)
-        if not every:
-            later += flops.candidate_logits(network, kept, target, shortcuts.count(decode.candidates))
-        return once + one_pass + (steps - 1) * later
+
+        def later(queries: int) -> flops.Cost:
+            cost = flops.decoder_pass(network, kept, queries, target, source, sources=rows, logits=every)
+            if every:
+                return cost
+            return cost + flops.candidate_logits(network, kept, queries, shortcuts.count(decode.candidates))
+
+        whole = min(steps, shortcuts.WHOLE_STEPS)
+        some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
+        return once + one_pass + (whole - 1) * later(target) + (steps - whole) * later(some)
 
     def source_width(self, batch: Batch) -> int:
         """Source tokens that a batch is padded to."""

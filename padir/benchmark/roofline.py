@@ -151,9 +151,9 @@ def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
     def step(params: PyTree, targets: Array, made: PyTree) -> tuple[Array, Array, PyTree]:
         net = model.module(params).network
         # The last token of a cache that is full but for it.
-        cache = net.empty_cache(hypotheses, target).replace(position=target - 1) if causal else None
+        cache = net.empty_cache(hypotheses, target).replace(position=jnp.int32(target - 1)) if causal else None
         output = net.decode(targets[:, -1:] if causal else targets, made, cache)
-        return *greedy(net.logits(output.hidden)), output.cache
+        return *greedy(net.logits(output.hidden)), output.cache if causal else None
 
     def logits(params: PyTree, hidden: Array) -> tuple[Array, Array]:
         return greedy(model.module(params).network.logits(hidden))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from padir.decoding import initial, ranking, remasking, replacement, stopping
@@ -43,6 +44,47 @@ def _check_one(name: str, policy: object, known: tuple[type, ...]) -> None:
         allowed = ", ".join(f"{each.__name__}()" for each in known)
         found = policy.__name__ if isinstance(policy, type) else repr(policy)
         raise PadirError(f"Refinement.{name}: {found} is not a policy; choose one of {allowed}")
+
+
+def check_shortcuts(config: Any) -> None:
+    """Refuses counts that cannot be, and shortcuts of a `Refinement` beside what needs all that they leave out."""
+    if config.compact_rows:
+        for name in ("return_trace", "state_callback", "logits_callback", "t5x_compat"):
+            if getattr(config, name):
+                raise PadirError(f"Refinement.compact_rows: {name} needs every row in every step; leave one out")
+    counts = {
+        "keep_hypotheses": config.hypotheses_per_source,
+        "candidates": math.inf,
+        "active_positions": math.inf,
+    }
+    for name, most in counts.items():
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if not 1 <= value <= most or value != int(value):
+            raise PadirError(
+                f"Refinement.{name}: {value} is not None or a whole number "
+                + (f"from 1 to the {most} hypotheses of a source" if most < math.inf else "of at least 1")
+            )
+        if config.t5x_compat:
+            raise PadirError(f"Refinement.t5x_compat does not reproduce {name}; set it to None")
+    needs_all_logits = {
+        "sampling at a temperature": config.sampling.temperature > 0,
+        f"replace {type(config.replace).__name__}": config.replace.needs_logits_sum,
+        "logits_callback": config.logits_callback is not None,
+    }
+    needs_all_positions = {
+        **needs_all_logits,
+        f"remask {type(config.remask).__name__}": config.remask.changes_with_step or config.remask.needs_rejecter,
+        "rewrite_only_remasked": config.rewrite_only_remasked,
+        "return_attentions": config.return_attentions,
+    }
+    for name, wrong, all_of in (
+        ("candidates", needs_all_logits, "logits"),
+        ("active_positions", needs_all_positions, "positions"),
+    ):
+        for what in (what for what, needed in wrong.items() if needed and getattr(config, name) is not None):
+            raise PadirError(f"Refinement.{name}: {what} needs all {all_of}; leave one of the two out")
 
 
 def check_t5x_compat(config: Any) -> None:

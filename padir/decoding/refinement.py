@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir import cache as kv_cache
 from padir.checks import whole
 from padir.decoding import policies, shortcuts
 from padir.decoding.callbacks import LogitsCallback, StateCallback
@@ -25,14 +25,15 @@ from padir.decoding.ranking import RankByLogProbability, RankPolicy
 from padir.decoding.remasking import RemaskPolicy, RemaskStutter
 from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial
 from padir.decoding.sampling import Sampling
-from padir.decoding.state import RefinementState, StepOutput, StepView, Trace
+from padir.decoding.state import RefinementState, StepOutput, StepView, Trace, Written
 from padir.decoding.stopping import StopPolicy, StopWhenUnchanged
 from padir.errors import PadirError
 from padir.masks import length_mask
 from padir.types import PAD_ID, Array
 
-# tokens [N, L] int32 → what one decoder pass says of them; a bare array is its logits.
-LogitsFn = Callable[[Array], StepOutput | Array]
+# tokens [N, L] int32 → what one decoder pass says of them; a bare array is its logits. With `active_positions` also
+# (tokens [N, k], positions [N, k], the memory of all) → logits [N, k, V] and a new memory.
+LogitsFn = Callable[..., StepOutput | Array]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Refinement:
       candidates: later steps choose at each position among the so many likeliest tokens of the first step there, and
         those of the two neighbours, and need not compute the other logits; None among all tokens. Probabilities are
         then estimates; see `shortcuts.candidates`.
+      active_positions: how many positions of each hypothesis are decoded from the third step on, those changed and
+        the least sure (see `shortcuts.active_positions`), by a second decoder to compile. The others keep what they
+        wrote, keys and values too, whatever has changed around them. None decodes all.
       compact_rows: on one device, in batches of 16 sources and more, go on with half of the rows whenever half of the
         sources are finished: the same translations (up to rounding) sooner, for a decoder more to compile at every
         halving. Several devices keep all of their rows.
@@ -88,6 +92,7 @@ class Refinement:
     drop_repeats: bool = True
     keep_hypotheses: int | None = None
     candidates: int | None = None
+    active_positions: int | None = None
     compact_rows: bool = False
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
@@ -113,36 +118,11 @@ class Refinement:
                 f"Refinement.parallel_starts: {self.parallel_starts} greedy hypotheses of one length from "
                 f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"
             )
-        self._check_shortcuts()
+        policies.check_shortcuts(self)
         if self.return_attentions and not self.return_trace:
             raise PadirError("Refinement.return_attentions: attentions are part of the trace; set return_trace, too")
         if self.t5x_compat:
             policies.check_t5x_compat(self)
-
-    def _check_shortcuts(self) -> None:
-        if self.compact_rows:
-            for name in ("return_trace", "state_callback", "logits_callback", "t5x_compat"):
-                if getattr(self, name):
-                    raise PadirError(f"Refinement.compact_rows: {name} needs every row in every step; leave one out")
-        for name, most in (("keep_hypotheses", self.hypotheses_per_source), ("candidates", math.inf)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not 1 <= value <= most or value != int(value):
-                raise PadirError(
-                    f"Refinement.{name}: {value} is not None or a whole number "
-                    + (f"from 1 to the {most} hypotheses of a source" if most < math.inf else "of at least 1")
-                )
-            if self.t5x_compat:
-                raise PadirError(f"Refinement.t5x_compat does not reproduce {name}; set it to None")
-        if self.candidates is not None:
-            for wrong, what in (
-                (self.sampling.temperature > 0, "sampling at a temperature"),
-                (self.replace.needs_logits_sum, f"replace {type(self.replace).__name__}"),
-                (self.logits_callback is not None, "logits_callback"),
-            ):
-                if wrong:
-                    raise PadirError(f"Refinement.candidates: {what} needs all logits; leave one of the two out")
 
     @property
     def hypotheses_per_source(self) -> int:
@@ -237,7 +217,14 @@ def go_on(
         return new
 
     state = jax.lax.while_loop(running, step, state)
-    return state if config.state_callback is None else config.state_callback(state)
+    return _called_back(state, config)
+
+
+def _called_back(state: RefinementState, config: Refinement) -> RefinementState:
+    """The state after its callback, which is not handed the decoder's memory."""
+    if config.state_callback is None:
+        return state
+    return config.state_callback(state.replace(memory=None)).replace(memory=state.memory)
 
 
 def unfinished(state: RefinementState, hypotheses: int) -> Array:
@@ -253,8 +240,8 @@ def initial_state(
     `logits_fn` is only asked for shapes, and only where the state holds logits or attentions.
     """
     rows, length = initial.shape
-    output = None
-    if config.replace.needs_logits_sum or config.return_attentions:
+    output, some = None, shortcuts.decodes_some(config.active_positions, length)
+    if config.replace.needs_logits_sum or config.return_attentions or some:
         output = jax.eval_shape(lambda tokens: as_output(logits_fn(tokens)), initial)
     trace = None
     if config.return_trace:
@@ -273,6 +260,8 @@ def initial_state(
         trace=trace,
         remasked=remasked,
         logits_sum=jnp.zeros(output.logits.shape, jnp.float32) if config.replace.needs_logits_sum else None,
+        read=initial if some else None,
+        memory=jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), output.memory) if some else None,
     )
 
 
@@ -284,29 +273,28 @@ def refinement_step(
     config: Refinement,
     limit: Array | int,
     *,
+    first: bool = False,
     key: Array | None = None,
     hypotheses: int = 1,
-) -> tuple[RefinementState, StepOutput]:
-    """One decoder pass over every row, of `limit` ones at most, and what it said; see `refine` and `go_on`."""
-    if config.state_callback is not None:
-        state = config.state_callback(state)
-    output = as_output(logits_fn(state.tokens))
-    output, logits_sum = with_callback(output, state, config)
-    if output.candidates is None:
-        proposal, log_probs = _draw(output.logits, state.step, config.sampling, key, hypotheses)
-    else:
-        proposal, log_probs = shortcuts.choose(output.logits, output.candidates)
-    proposal = jnp.where(inside, proposal, PAD_ID)
-    log_probs = jnp.where(inside, log_probs, 0.0)
+) -> tuple[RefinementState, StepOutput | None]:
+    """One decoder pass over every row, of `limit` ones at most, and what it said; see `refine` and `go_on`.
+
+    Nothing is told of what it said where only some positions may have been decoded. The very first step decodes all.
+    """
+    state = _called_back(state, config)
+    written, output, logits_sum = _written(logits_fn, state, inside, config, first, key, hypotheses)
+    proposal = jnp.where(inside, written.proposal, PAD_ID)
+    log_probs = jnp.where(inside, written.log_probs, 0.0)
     if config.rewrite_only_remasked:
         proposal = jnp.where(state.remasked, proposal, state.proposal)
         log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
-    remasked = config.remask(StepView(proposal, log_probs, inside, state.step, limit, output.rejecter_logits))
-    tokens = jnp.where(remasked, config.replace(initial, state.tokens, logits_sum), proposal)
+    rejecter = None if output is None else output.rejecter_logits
+    remasked = config.remask(StepView(proposal, log_probs, inside, state.step, limit, rejecter))
+    tokens = jnp.where(remasked, config.replace(initial, written.read, logits_sum), proposal)
 
     any_remasked = remasked.any(-1)
     confidence = jnp.where(any_remasked, -jnp.inf, log_probs.min(-1))
-    stop = config.stop(state.tokens, tokens, _settled(state.tokens, tokens, any_remasked, config), confidence)
+    stop = config.stop(written.read, tokens, _settled(written.read, tokens, any_remasked, config), confidence)
     if config.remask.changes_with_step:
         stop &= ~any_remasked
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
@@ -321,6 +309,8 @@ def refinement_step(
         steps_run=state.steps_run + ~state.done,
         remasked=jnp.where(held, state.remasked, remasked) if config.rewrite_only_remasked else None,
         logits_sum=logits_sum,
+        read=None if state.read is None else written.read,
+        memory=None if state.read is None else written.memory,
     )
     if state.trace is not None:
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
@@ -328,8 +318,58 @@ def refinement_step(
     return new, output
 
 
+def _written(
+    logits_fn: LogitsFn,
+    state: RefinementState,
+    inside: Array,
+    config: Refinement,
+    first: bool,
+    key: Array | None,
+    hypotheses: int,
+) -> tuple[Written, StepOutput | None, Array | None]:
+    """What a step writes, what the decoder said of every position (None of some), and the sum of logits with it."""
+
+    def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
+        output, logits_sum = with_callback(as_output(logits_fn(state.tokens)), state, config)
+        proposal, log_probs = _chosen(output, state.step, config, key, hypotheses)
+        return Written(proposal, log_probs, state.tokens, output.memory), output, logits_sum
+
+    if first or not shortcuts.decodes_some(config.active_positions, state.tokens.shape[1]):
+        written, output, logits_sum = every_position(state)
+    else:
+        written = jax.lax.cond(
+            state.step < shortcuts.WHOLE_STEPS,
+            lambda state: every_position(state)[0],
+            lambda state: _some_positions(logits_fn, state, inside, config, key, hypotheses),
+            state,
+        )
+        output = logits_sum = None
+    return written, output, logits_sum
+
+
+def _some_positions(
+    logits_fn: LogitsFn, state: RefinementState, inside: Array, config: Refinement, key: Array | None, hypotheses: int
+) -> Written:
+    """A step that decodes `config.active_positions` of every row."""
+    positions = shortcuts.active_positions(state, inside, config.active_positions)
+    tokens = kv_cache.read(state.tokens, positions)
+    output = as_output(logits_fn(tokens, positions, state.memory))
+    proposal, log_probs = _chosen(output, state.step, config, key, hypotheses)
+    before = (state.proposal, state.log_probs, state.read)
+    return Written(*kv_cache.write(before, (proposal, log_probs, tokens), positions), output.memory)
+
+
+def _chosen(
+    output: StepOutput, step: Array, config: Refinement, key: Array | None, hypotheses: int
+) -> tuple[Array, Array]:
+    """The token of every position decoded, and its log-probability."""
+    if output.candidates is None:
+        return _draw(output.logits, step, config.sampling, key, hypotheses)
+    return shortcuts.choose(output.logits, output.candidates)
+
+
 def _settled(read: Array, next_tokens: Array, any_remasked: Array, config: Refinement) -> Array:
-    """Rows that no further step could change; see `StopPolicy`."""
+    """Rows where each position was decoded from what it would read next, for `StopPolicy`."""
     repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
     if config.remask.changes_with_step:
         # The next step may remask less: what it would read tells nothing while anything is remasked.
@@ -348,25 +388,6 @@ def with_callback(output: StepOutput, state: RefinementState, config: Refinement
     if config.logits_callback is not None:
         output = output.replace(logits=config.logits_callback(output.logits, state))
     return output, None if state.logits_sum is None else state.logits_sum + output.logits
-
-
-def drop_repeats(tokens: Array, inside: Array) -> Array:
-    """Drops every token that repeats its left neighbour and closes the gaps.
-
-    Args:
-      tokens: [N, L] int32.
-      inside: [N, L] bool, positions within each row's length.
-
-    Returns:
-      [N, L] int32, padded with 0 at the end.
-    """
-    repeats = jnp.pad(tokens[:, 1:] == tokens[:, :-1], ((0, 0), (1, 0)))
-    keep = inside & ~repeats
-    # Dropped tokens are sent to a column of their own beyond the end, which is then cut off.
-    column = jnp.where(keep, jnp.cumsum(keep, axis=-1) - 1, tokens.shape[-1])
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    room = jnp.full((tokens.shape[0], tokens.shape[1] + 1), PAD_ID, tokens.dtype)
-    return room.at[rows, column].set(tokens)[:, :-1]
 
 
 def _draw(logits: Array, step: Array, sampling: Sampling, key: Array | None, hypotheses: int) -> tuple[Array, Array]:

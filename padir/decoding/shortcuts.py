@@ -1,6 +1,6 @@
-"""What later steps need not compute: other tokens, other hypotheses, finished rows (layer 4).
+"""What later steps need not compute: other tokens, hypotheses, positions, finished rows (layer 4).
 
-The first two change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
+The first three change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
 cost in quality and gain in time. Leaving finished rows out changes nothing (but the order in which floats are
 added up), and takes longer to compile.
 """
@@ -57,6 +57,26 @@ def choose(logits: Array, candidates: Candidates) -> tuple[Array, Array]:
     token = jnp.take_along_axis(candidates.tokens, best[..., None], axis=-1)[..., 0]
     normalizer = log_normalizer(logits, candidates.tokens) + candidates.log_rest
     return token, logits.astype(jnp.float32).max(axis=-1) - normalizer
+
+
+# The first step reads nothing but the start, and the second what is new everywhere: both decode every position.
+WHOLE_STEPS = 2
+
+
+def decodes_some(active: int | None, length: int) -> bool:
+    """Whether a step of `Refinement.active_positions` leaves any of `length` positions out."""
+    return active is not None and active < length
+
+
+def active_positions(state: RefinementState, inside: Array, count: int) -> Array:
+    """The positions to decode next: [N, count] int32, all different.
+
+    First those that would read another token than when they were decoded, which once decoded are so no more; then those
+    that would not read what they wrote, as remasked ones; then the others; of either kind the least probable first.
+    """
+    kind = jnp.where(state.tokens != state.read, 2.0, jnp.where(state.tokens != state.proposal, 1.0, 0.0))
+    certainty = jnp.clip(state.log_probs, -1000.0, 0.0) - 1001.0 * kind
+    return jax.lax.top_k(-jnp.where(inside, certainty, jnp.inf), count)[1].astype(jnp.int32)
 
 
 def best_rows(scores: Array, keep: int) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from padir.types import Array
+from padir.types import Array, PyTree
 
 
 @struct.dataclass
@@ -28,11 +28,12 @@ class StepOutput:
     """What one decoder pass says; a stub in a test may return its logits alone.
 
     Attributes:
-      logits: [N, L, V]; -inf forbids a token.
+      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token.
       candidates: None where the logits are of all tokens; else they are [N, L, C], of these.
       rejecter_logits: [N, L] float32, above 0 where the rejecter would keep the token; None without one.
       self_attentions: [N, layers, H, L, L] float32, or None where nobody asked.
       cross_attentions: [N, layers, H, L, Ls] float32, or None where nobody asked.
+      memory: fields [N, L, …], what a pass over some of the positions reads of the others; None where nobody asked.
     """
 
     logits: Array
@@ -40,6 +41,23 @@ class StepOutput:
     rejecter_logits: Array | None = None
     self_attentions: Array | None = None
     cross_attentions: Array | None = None
+    memory: PyTree = None
+
+
+@struct.dataclass
+class Written:
+    """What a step wrote.
+
+    Attributes:
+      proposal, log_probs: [N, L], of all positions.
+      read: [N, L] int32, the token that each was decoded from in this step, or last.
+      memory: as in `StepOutput`, of all positions.
+    """
+
+    proposal: Array
+    log_probs: Array
+    read: Array
+    memory: PyTree
 
 
 @struct.dataclass
@@ -68,8 +86,8 @@ class Trace:
     """Every step of a refinement, for research and pictures.
 
     Attributes:
-      inputs: [T, N, L] int32, what the decoder read in each step.
-      proposals: [T, N, L] int32, what it wrote.
+      inputs: [T, N, L] int32, what the decoder read in each step (where it decoded: see `Refinement.active_positions`).
+      proposals: [T, N, L] int32, what it wrote, then or before.
       log_probs: [T, N, L] float32, how sure it was; 0 in steps that were never run.
       self_attentions: [T, N, layers, H, L, L] float32 with `Refinement.return_attentions`, else None; what a
         row that has stopped goes on to compute from its last tokens is in here too.
@@ -107,11 +125,13 @@ class RefinementState:
       tokens: [N, L] int32, what the decoder reads next: proposals with remasked positions.
       proposal: [N, L] int32, what it wrote last, nothing remasked; 0 beyond the length.
       log_probs: [N, L] float32, log-probability of each proposed token; 0 beyond the length.
-      done: [N] bool, rows that stopped; their other fields never change again.
+      done: [N] bool, rows that stopped; what they wrote never changes again.
       steps_run: [N] int32, decoder passes each row took part in before it stopped.
       trace: every step, or None.
       remasked: [N, L] bool, positions that the next step may write; None where it writes all.
       logits_sum: [N, L, V] float32, sum of all steps' logits; None where the replace policy has no use for it.
+      read: [N, L] int32, the token that each position was last decoded from; None where a step decodes all.
+      memory: what `StepOutput.memory` was then, or None likewise.
     """
 
     step: Array
@@ -123,6 +143,8 @@ class RefinementState:
     trace: Trace | None = None
     remasked: Array | None = None
     logits_sum: Array | None = None
+    read: Array | None = None
+    memory: PyTree = None
 
 
 @struct.dataclass

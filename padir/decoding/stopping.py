@@ -19,10 +19,11 @@ class StopPolicy(Protocol):
         """Chooses the rows that are finished.
 
         Args:
-          read: [N, L] int32, what the step read.
+          read: [N, L] int32, what the step read; with `Refinement.active_positions`, what each position read last.
           next_tokens: [N, L] int32, what the next would read.
           settled: [N] bool, where no further step could change anything: the two are equal and steps neither draw
-            at random nor go on to remask less, or the next step may write nowhere.
+            at random nor go on to remask less, or the next step may write nowhere. (With active positions a step could
+            still decode positions anew whose own token is the same; that is not waited for.)
           confidence: [N] float32, log-probability of the least likely token; -inf where any was remasked.
 
         Returns:

@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
+from padir import cache as kv_cache
+from padir.cache import DecoderCache
 from padir.decoding import shortcuts, t5x_compat
 from padir.decoding.length_beam import with_neighbours
 from padir.decoding.refinement import (
     LogitsFn,
     Refinement,
-    drop_repeats,
     go_on,
     initial_state,
     refinement_step,
     unfinished,
 )
+from padir.decoding.repeats import drop_repeats
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
@@ -188,12 +190,16 @@ def _step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Re
     chosen = rows.candidates
     embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
 
-    def step(tokens: Array) -> StepOutput:
-        output = _decoder_pass(module, tokens, rows.plan, config, embeddings)
-        if chosen is None:
+    def step(tokens: Array, positions: Array | None = None, memory: PyTree = None) -> StepOutput:
+        here, among = chosen, embeddings
+        cache = None
+        if positions is not None:
+            here, among = kv_cache.read((chosen, embeddings), positions)
+            cache = DecoderCache(memory, positions)
+        output = _decoder_pass(module, tokens, rows.plan, config, among, cache)
+        if here is None:
             return output.replace(logits=forbid_reserved(output.logits, model.ids))
-        allowed = forbid_tokens(output.logits, chosen.tokens, model.ids)
-        return output.replace(logits=allowed, candidates=chosen)
+        return output.replace(logits=forbid_tokens(output.logits, here.tokens, model.ids), candidates=here)
 
     return step
 
@@ -211,7 +217,9 @@ def _first_step(
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
     step = _step(model, module, rows, config)
-    state, output = refinement_step(step, state, rows.start, rows.inside, config, limit, key=key, hypotheses=hypotheses)
+    state, output = refinement_step(
+        step, state, rows.start, rows.inside, config, limit, first=True, key=key, hypotheses=hypotheses
+    )
     logits = output.logits
     if config.keep_hypotheses is not None:
         if config.keep_hypotheses > hypotheses:
@@ -252,18 +260,20 @@ def _go_on(
         hypotheses=hypotheses,
         until=fewer if compact else 0,
     )
+    # Nothing is decoded anew from here on, but by fewer rows with memories of their own.
+    finished = state.replace(read=None, memory=None)
     if not compact:
-        return state
+        return finished
     going_on = unfinished(state, hypotheses)
 
     def with_fewer(state: RefinementState) -> RefinementState:
         kept, where = rows.keep_sources(jnp.argsort(~going_on, stable=True)[:fewer])
         some = _go_on(model, module, job, config, shortcuts.keep_rows(state, where), kept, key)
-        return shortcuts.put_back(state, some, where)
+        return shortcuts.put_back(finished, some, where)
 
     # Where the steps are spent, or all rows finished at once, nothing is copied.
     limit = config.num_steps if job.num_steps is None else job.num_steps
-    return jax.lax.cond((state.step < limit) & going_on.any(), with_fewer, lambda state: state, state)
+    return jax.lax.cond((state.step < limit) & going_on.any(), with_fewer, lambda state: finished, state)
 
 
 def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypotheses:
@@ -295,19 +305,27 @@ def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> 
 
 
 def _decoder_pass(
-    module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement, candidates: Array | None = None
+    module: nnx.Module,
+    tokens: Array,
+    plan: DecodePlan,
+    config: Refinement,
+    candidates: Array | None = None,
+    cache: DecoderCache | None = None,
 ) -> StepOutput:
     """One decoder pass, tokens [N, L] int32, and of what it makes as much as the configuration asks for.
 
-    With `candidates`, embeddings [N, L, C, E] of tokens, the logits are of these only.
+    With `candidates`, embeddings [N, L, C, E] of tokens, the logits are of these only. With a `cache` the tokens are
+    those of its positions.
     """
-    output = module.network.decode(tokens, plan)
+    output = module.network.decode(tokens, plan, cache)
     if candidates is None:
         step = StepOutput(module.network.logits(output.hidden))
     else:
         step = StepOutput(module.network.candidate_logits(output.hidden, candidates))
     if config.remask.needs_rejecter:
         step = step.replace(rejecter_logits=module.rejecter(output.hidden))
+    if config.active_positions is not None:
+        step = step.replace(memory=output.cache.layers)
     if config.return_attentions:
         step = step.replace(self_attentions=output.self_attentions, cross_attentions=output.cross_attentions)
     return step

@@ -93,6 +93,24 @@ def test_work_is_that_of_the_padded_shapes(measured):
     assert found["gigabytes"] == pytest.approx(expected.bytes / 1e9)
 
 
+def test_work_of_shortcuts():
+    """A plain step of three hypotheses; then, of the one kept among 13 candidates, 12 positions once and 2 thrice."""
+    options = {"num_hypotheses": 3, "keep_hypotheses": 1, "candidates": 4, "active_positions": 2}
+    system = System("short", model=padir_model, decode=Refinement(num_steps=5, **options, **NEVER))
+    asked = Asked("short", open_systems([system], 50)["short"])
+    batch = (Request((5,) * 10, 9),)
+    asked.steps[batch] = 5
+    network = NetworkConfig(**TINY, vocab_size=256)
+
+    def kept(positions):
+        step = flops.decoder_pass(network, 8, positions, 12, 15, sources=8, logits=False)
+        return step + flops.candidate_logits(network, 8, positions, 13)
+
+    first = flops.decoder_pass(network, 24, 12, 12, 15, sources=8)
+    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12)
+    assert asked.cost(batch) == once + first + kept(12) + 3 * kept(2)
+
+
 def test_pictures_are_drawn_where_there_is_something_to_draw(measured):
     folder = measured[0].parent
     assert (folder / "untrained_cdf.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from padir.attention import KeyValue
-from padir.cache import DecoderCache
+from padir.cache import DecoderCache, LayerCache
 from padir.decoding import beam
 from padir.decoding.autoregressive import Autoregressive, generate
 from padir.decoding.beam import BeamSearch
@@ -39,13 +39,14 @@ def stub(tables, size):
 
     def step(last, cache):
         (layer,) = cache.layers
+        layer = layer.self_attention
         history = layer.key.at[:, cache.position, 0, 0].set(last)
         # The start token is 0, so the history is all the same moved by one position.
         log_probs = jax.nn.log_softmax(tables[rows, hashed(history[..., 0, 0].astype(jnp.int32))])
-        return log_probs, DecoderCache((KeyValue(history, layer.value),), cache.position + 1)
+        return log_probs, DecoderCache((LayerCache(KeyValue(history, layer.value)),), cache.position + 1)
 
     empty = jnp.zeros((tables.shape[0], LENGTH, 1, 1))
-    return step, DecoderCache((KeyValue(empty, empty),), jnp.zeros((), jnp.int32))
+    return step, DecoderCache((LayerCache(KeyValue(empty, empty)),), jnp.zeros((), jnp.int32))
 
 
 def plain_search(table, config, limit):

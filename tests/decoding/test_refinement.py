@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from padir.decoding.callbacks import OnHost
 from padir.decoding.initial import StartWithMask, StartWithRandom
 from padir.decoding.ranking import RankByLogProbability
-from padir.decoding.refinement import Refinement, drop_repeats, refine
+from padir.decoding.refinement import Refinement, refine
 from padir.decoding.remasking import (
     RemaskAny,
     RemaskLinear,
@@ -23,6 +23,7 @@ from padir.decoding.remasking import (
     RemaskWorst,
     RemaskWorstPercent,
 )
+from padir.decoding.repeats import drop_repeats
 from padir.decoding.replacement import ReplaceWithInitial, ReplaceWithPrevious, ReplaceWithSummedLogits
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import StepOutput
@@ -434,6 +435,8 @@ class TestOptions:
                 r"Refinement.start: 'mask' is not a policy; choose one of StartWithMask\(\), StartWithMaskRange\(\), ",
             ),
             ({"remask": RemaskStutter}, r"Refinement.remask: RemaskStutter is not a policy; .* RemaskLinear\(\)"),
+            ({"active_positions": 0}, "Refinement.active_positions: 0 is not None or a whole number of at least 1"),
+            ({"active_positions": 4, "logits_callback": lambda logits, _: logits}, "active_positions: logits_callback"),
             ({"candidates": 0}, "Refinement.candidates: 0 is not None or a whole number of at least 1"),
             (
                 {"candidates": 4, "sampling": Sampling(1.0)},
@@ -465,6 +468,7 @@ class TestOptions:
             ({"rewrite_only_remasked": True}, "rewrite_only_remasked; set it to False"),
             ({"length_beam": 2}, "length_beam 2; choose an odd number"),
             ({"candidates": 4}, "candidates; set it to None"),
+            ({"active_positions": 4}, "active_positions; set it to None"),
             ({"keep_hypotheses": 1, "num_hypotheses": 2}, "keep_hypotheses; set it to None"),
         ],
     )
