@@ -170,8 +170,9 @@ class TestStartFrom:
 
     def test_by_one_gin_line(self, t5_folder, pieces, tmp_path, mesh):
         """With a learning rate of nothing, what `padir train` ends with is what it began with."""
-        lines = [f"{'abc' * n} de\tfgh{'h' * n}" for n in range(1, 9)]
-        (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+        lines = [f"{'abc'[:n % 4]} de\t{'h' * n} fg" for n in range(1, 9)]
+        pairs = tmp_path / "pairs.tsv"
+        pairs.write_text("\n".join(lines) + "\n")
         (tmp_path / "run.gin").write_text(f"""
             include 'models/tiny.gin'
             include 'runs/base.gin'
@@ -180,16 +181,17 @@ class TestStartFrom:
             MAX_LENGTH = 16
             TaskConfig.module = 'tasks.text_files'
             TaskConfig.name = 'letters'
-            TaskConfig.options = {{'train': '{tmp_path / "pairs.tsv"}', 'format': 'tsv'}}
+            TaskConfig.options = {{'train': '{pairs}', 'validation': '{pairs}', 'format': 'tsv'}}
             PrepareSettings.vocabulary = '{pieces}'
             NetworkConfig.embed_dim = 32
             NetworkConfig.num_heads = 2
             NetworkConfig.head_dim = 16
             NetworkConfig.mlp_dim = 64
             NetworkConfig.max_positions = 16
-            train.num_steps = 1
+            train.num_steps = 2
             train.batch_size = 8
             train.buckets = (16,)
+            OptimizerConfig.warmup_steps = 1
             OptimizerConfig.peak_learning_rate = 1e-30
             OptimizerConfig.floor_learning_rate = 1e-30
             train.initialize_from = '{t5_folder}'
