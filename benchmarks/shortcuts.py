@@ -33,6 +33,13 @@ VARIANTS = {
     "1 kept": {"keep_hypotheses": 1},
     "1 kept, candidates 8": {"keep_hypotheses": 1, "candidates": 8},
     "1 kept, candidates 8, 8 active": {"keep_hypotheses": 1, "candidates": 8, "active_positions": 8},
+    "1 kept, candidates 8 shared": {"keep_hypotheses": 1, "candidates": 8, "shared_candidates": True},
+    "1 kept, candidates 8 shared, 8 active": {
+        "keep_hypotheses": 1,
+        "candidates": 8,
+        "shared_candidates": True,
+        "active_positions": 8,
+    },
 }
 
 

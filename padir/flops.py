@@ -72,10 +72,15 @@ def plan(config: NetworkConfig, batch: int, source: int, target: int) -> Cost:
     return config.num_decoder_layers * layer
 
 
-def candidate_logits(config: NetworkConfig, rows: int, target: int, candidates: int) -> Cost:
-    """Logits of `candidates` tokens at each position of hypotheses [rows, target], each with embeddings of its own."""
-    products = rows * target * candidates * config.embed_dim
-    return Cost(2 * products, _FLOAT32 * products)
+def all_logits(config: NetworkConfig, positions: int) -> Cost:
+    """Logits of the whole vocabulary at so many positions, of all hypotheses together."""
+    return _dense(positions, config.embed_dim, config.vocab_size)
+
+
+def candidate_logits(config: NetworkConfig, positions: int, candidates: int, *, lists: int) -> Cost:
+    """Logits of `candidates` tokens at each of all hypotheses' `positions`, which have `lists` lists of them in all."""
+    width = candidates * config.embed_dim
+    return Cost(2 * positions * width, _FLOAT32 * lists * width)
 
 
 def decoder_pass(
@@ -102,7 +107,7 @@ def decoder_pass(
         layer += 2 * _dense(positions, config.embed_dim, width) + rows * _mix(queries, keys, width)
     layer += _mlp(config, positions)
     total = config.num_decoder_layers * layer
-    return total + _dense(positions, config.embed_dim, config.vocab_size) if logits else total
+    return total + all_logits(config, positions) if logits else total
 
 
 def training_step(

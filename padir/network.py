@@ -333,8 +333,12 @@ class EncoderDecoder(nnx.Module):
         return jnp.take(table[...], tokens, axis=0).astype(jnp.dtype(self.config.dtype))
 
     def candidate_logits(self, hidden: Array, embeddings: Array) -> Array:
-        """`logits` of a few tokens: hidden [N, Lt, E], embeddings [N, Lt, C, E] → [N, Lt, C] float32."""
-        products = jnp.einsum("nle,nlce->nlc", hidden, embeddings, preferred_element_type=jnp.dtype("float32"))
+        """`logits` of a few tokens: hidden [N, Lt, E] → [N, Lt, C] float32.
+
+        `embeddings` are [N, Lt, C, E], or [N, C, E] where they are of the same tokens at every position.
+        """
+        spec = "nle,nce->nlc" if embeddings.ndim == 3 else "nle,nlce->nlc"
+        products = jnp.einsum(spec, hidden, embeddings, preferred_element_type=jnp.dtype("float32"))
         return products / math.sqrt(self.config.embed_dim) if self.config.tied_logits else products
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:

@@ -170,7 +170,7 @@ class TestStartFrom:
 
     def test_by_one_gin_line(self, t5_folder, pieces, tmp_path, mesh):
         """With a learning rate of nothing, what `padir train` ends with is what it began with."""
-        lines = [f"{'abc'[:n % 4]} de\t{'h' * n} fg" for n in range(1, 9)]
+        lines = [f"{'abc'[: n % 4]} de\t{'h' * n} fg" for n in range(1, 9)]
         pairs = tmp_path / "pairs.tsv"
         pairs.write_text("\n".join(lines) + "\n")
         (tmp_path / "run.gin").write_text(f"""

@@ -140,6 +140,7 @@ def test_benchmarks_at_paper_size():
             assert system.decode.num_hypotheses == (5 if "5 hypotheses" in system.name else 1)
             assert (system.decode.candidates is not None) == ("candidates" in system.name)
             assert (system.decode.keep_hypotheses == 1) == ("kept" in system.name)
+            assert system.decode.shared_candidates == ("shared" in system.name)
             assert (system.decode.active_positions == 8) == ("8 active" in system.name)
         else:
             assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)

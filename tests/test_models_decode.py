@@ -270,7 +270,7 @@ POLICIES = {
     ),
     "nucleus": Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.7, top_p=0.9), remask=RemaskWorst(2)),
     "the two best after the first step, among candidates": Refinement(
-        num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3
+        num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3, shared_candidates=True
     ),
     "three active positions": Refinement(
         num_steps=5, num_hypotheses=2, start=StartWithRandom(), remask=RemaskNothing(), active_positions=3

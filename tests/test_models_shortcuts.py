@@ -17,6 +17,7 @@ from padir.decoding.stopping import StopNever, StopWhenConfident, StopWhenUnchan
 from padir.errors import PadirError
 from padir.models import PadirModel, padir_decoding
 from padir.network import NetworkConfig
+from padir.sharding import batch_sharding, make_mesh
 from padir.types import TokenIds
 
 IDS = TokenIds(num_pieces=40)
@@ -122,6 +123,53 @@ def test_few_candidates_against_a_plain_loop(model, params, sources):
     np.testing.assert_allclose(found.scores[:, 0], scores.sum(-1) / lengths, atol=1e-3)
 
 
+def test_all_tokens_shared_change_nothing(model, params, sources):
+    config = Refinement(num_steps=4, num_hypotheses=3, stop=StopNever(), remask=RemaskWorst(2), target_buckets=())
+    every = dataclasses.replace(config, candidates=IDS.num_pieces - 1, shared_candidates=True)
+    assert_same(decode(model, params, sources, KEY, every), decode(model, params, sources, KEY, config))
+
+
+def test_few_shared_candidates_against_plain_ones(model, params, sources):
+    """After one step: the first length's tokens and score are exact, the others' the best of what it put forward."""
+    plain = {"num_steps": 1, "num_hypotheses": 3, "remask": RemaskNothing(), "drop_repeats": False}
+    config = Refinement(**plain, candidates=1, shared_candidates=True, return_trace=True, target_buckets=())
+    found = decode(model, params, sources, KEY, config)
+    network = model.module(params).network
+    encoded, length_logits = model.encode(params, sources)
+    unlike = 0
+    for row in range(6):
+        hypotheses = [int(length) + 1 for length in np.argsort(-np.asarray(length_logits[row]), kind="stable")[:3]]
+        logits = []
+        for length in hypotheses:
+            start = np.zeros((1, LONGEST), np.int32)
+            start[0, :length] = IDS.mask_id
+            start[0, length - 1] = 1
+            plan = network.plan(encoded[row : row + 1], sources[row : row + 1], jnp.asarray(start))
+            of_all = np.array(network.logits(network.decode(jnp.asarray(start), plan).hidden)[0], np.float64)
+            of_all[:, [0, *range(IDS.num_pieces, of_all.shape[1])]] = -np.inf
+            logits.append(of_all)
+        likeliest = logits[0][: hypotheses[0]]
+        shared = sorted({1, *likeliest.argmax(-1).tolist()})
+        rest = np.logaddexp.reduce(likeliest, axis=-1) - np.logaddexp.reduce(likeliest[:, shared], axis=-1)
+        for length, of_all in zip(hypotheses, logits, strict=True):
+            among = of_all[:length, shared]
+            tokens = np.asarray(shared)[among.argmax(-1)]
+            unlike += (tokens != of_all[:length].argmax(-1)).any()
+            nearest = np.minimum(np.arange(length), hypotheses[0] - 1)
+            log_probs = among.max(-1) - np.logaddexp.reduce(among, axis=-1) - rest[nearest]
+            rank = int(np.flatnonzero(np.asarray(found.predicted_lengths[row]) == length)[0])
+            np.testing.assert_array_equal(found.tokens[row, rank, :length], tokens)
+            np.testing.assert_allclose(found.trace.log_probs[0, row, rank, :length], log_probs, atol=1e-3)
+    assert unlike, "some hypothesis should want a token that the first did not put forward"
+
+
+def test_shared_candidates_and_pruning_on_several_devices(model, params, sources):
+    config = Refinement(num_hypotheses=3, candidates=2, shared_candidates=True, keep_hypotheses=1)
+    expected = decode(model, params, sources, KEY, config)
+    spread = jax.device_put(sources, batch_sharding(make_mesh(jax.devices()[:2])))
+    assert_same(decode(model, params, spread, KEY, config), expected)
+
+
 def test_one_step_is_the_same_with_and_without(model, params, sources):
     plain = Refinement(num_steps=1, num_hypotheses=3)
     short = dataclasses.replace(plain, candidates=2, keep_hypotheses=1)
@@ -136,6 +184,7 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
         {},
         {"num_hypotheses": 3, "keep_hypotheses": 2},
         {"num_hypotheses": 2, "candidates": 3},
+        {"num_hypotheses": 3, "candidates": 3, "shared_candidates": True},
         {"active_positions": 3},
         # Sums of more steps come so close together that rounding decides.
         {"replace": ReplaceWithSummedLogits(), "remask": RemaskWorst(1), "num_steps": 6},

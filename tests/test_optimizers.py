@@ -35,6 +35,7 @@ def test_without_warm_up_it_starts_at_the_peak():
         ({"peak_learning_rate": 1e-6}, "at most peak_learning_rate 1e-06"),
         ({"warmup_steps": -1}, "OptimizerConfig.warmup_steps: -1 is negative"),
         ({"decay_rate": 0.0}, "OptimizerConfig.decay_rate: 0.0 is not above 0"),
+        ({"momentum": 1.0}, "OptimizerConfig.momentum: 1.0 is not between 0 and 1; None is off"),
         ({"clip_global_norm": 0.0}, "OptimizerConfig.clip_global_norm: 0.0 is not above 0"),
     ],
 )
@@ -116,6 +117,20 @@ def test_it_is_t5x_adafactor(shape):
         ours, state = optimizer.update(jnp.asarray(gradient, jnp.float32), state, jnp.asarray(param, jnp.float32))
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-7)
         param = param + theirs
+
+
+def test_momentum_averages_what_would_have_been_added():
+    options = {"peak_learning_rate": 0.5, "warmup_steps": 2, "floor_learning_rate": 0.1}
+    plain, averaged = (OptimizerConfig(**options, momentum=momentum).build(10) for momentum in (None, 0.8))
+    params = {"w": jnp.array([3.0, 4.0])}
+    states, average = (plain.init(params), averaged.init(params)), np.zeros(2)
+    for gradient in ([1.0, -2.0], [0.5, 1.0], [-3.0, 1.0]):
+        gradient = {"w": jnp.array(gradient)}
+        update, first = plain.update(gradient, states[0], params)
+        found, second = averaged.update(gradient, states[1], params)
+        average = 0.8 * average + 0.2 * np.asarray(update["w"])
+        np.testing.assert_allclose(found["w"], average, rtol=1e-6)
+        states = first, second
 
 
 def test_clipping_by_the_global_norm_scales_long_gradients_only():

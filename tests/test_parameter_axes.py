@@ -122,6 +122,15 @@ def test_adafactors_statistics_keep_the_axes_that_remain():
     assert factored.count.sharding.spec == P()
 
 
+def test_momentum_is_split_as_its_parameter():
+    layout = LAYOUTS["fsdp+tensor"]
+    optimizer = OptimizerConfig(warmup_steps=0, momentum=0.9).build(10)
+    states = abstract_train_state(MODEL, optimizer, make_mesh(layout=layout), layout.rules).opt_state
+    (momentum,) = (state.ema for state in states if hasattr(state, "ema"))
+    wi = momentum["network"]["encoder"]["layers"][0]["mlp"]["wi"]["weight"]
+    assert (wi.shape, wi.sharding.spec) == ((384, 128), P("model", "data"))
+
+
 def test_which_axis_a_statistic_of_a_square_matrix_keeps():
     """Optax itself says so: of a gradient with one large row, `v_row` has a number for each row."""
     params = {"w": jnp.ones((128, 128))}

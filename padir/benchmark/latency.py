@@ -63,23 +63,30 @@ class Asked:
         network, source = model.network, self.source_width(batch)
         steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
         target, decode = self.target_width(batch), self.system.decode
-        queries = 1 if self.system.is_autoregressive else target
-        one_pass = flops.decoder_pass(network, hypotheses, queries, target, source, sources=rows)
         once = flops.encode(network, rows, source + model.source_prefix) + flops.plan(network, rows, source, target)
+        shape = {"keys": target, "source": source, "sources": rows}
         if self.system.is_autoregressive:
-            return once + steps * one_pass
+            return once + steps * flops.decoder_pass(network, hypotheses, 1, **shape)
         kept = hypotheses if decode.keep_hypotheses is None else rows * decode.keep_hypotheses
         every = decode.candidates is None
+        first = flops.decoder_pass(network, hypotheses, target, **shape, logits=not decode.shared_candidates)
+        if decode.shared_candidates:
+            shared = shortcuts.count_shared(target, decode.candidates)
+            first += flops.all_logits(network, rows * target)
+            first += flops.candidate_logits(network, hypotheses * target, shared, lists=rows)
 
         def later(queries: int) -> flops.Cost:
-            cost = flops.decoder_pass(network, kept, queries, target, source, sources=rows, logits=every)
+            cost = flops.decoder_pass(network, kept, queries, **shape, logits=every)
             if every:
                 return cost
-            return cost + flops.candidate_logits(network, kept, queries, shortcuts.count(decode.candidates))
+            positions = kept * queries
+            return cost + flops.candidate_logits(
+                network, positions, shortcuts.count(decode.candidates), lists=positions
+            )
 
         whole = min(steps, shortcuts.WHOLE_STEPS)
         some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
-        return once + one_pass + (whole - 1) * later(target) + (steps - whole) * later(some)
+        return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
 
     def source_width(self, batch: Batch) -> int:
         """Source tokens that a batch is padded to."""

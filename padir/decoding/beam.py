@@ -16,6 +16,7 @@ from padir import cache as kv_cache
 from padir.cache import DecoderCache
 from padir.checks import finite, whole
 from padir.decoding.autoregressive import START_ID, StepFn, TargetRoom
+from padir.decoding.sampling import top_k
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.types import EOS_ID, PAD_ID, Array
@@ -188,7 +189,7 @@ def _best_continuations(next_log_probs: Array, log_probs: Array) -> _Candidates:
     """
     sources, size = log_probs.shape
     # The best of all are among the best of each.
-    best, tokens = jax.lax.top_k(next_log_probs, min(2 * size, next_log_probs.shape[-1]))
+    best, tokens = top_k(next_log_probs, min(2 * size, next_log_probs.shape[-1]))
     sums = best + log_probs.reshape(-1, 1)
     sums, index = jax.lax.top_k(sums.reshape(sources, -1), 2 * size)
     parents = index // best.shape[-1]

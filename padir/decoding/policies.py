@@ -68,6 +68,11 @@ def check_shortcuts(config: Any) -> None:
             )
         if config.t5x_compat:
             raise PadirError(f"Refinement.t5x_compat does not reproduce {name}; set it to None")
+    if config.shared_candidates and (config.candidates is None or config.hypotheses_per_source == 1):
+        raise PadirError(
+            "Refinement.shared_candidates: there is nothing to share without candidates and several hypotheses; set "
+            "Refinement.candidates and Refinement.num_hypotheses, or leave it out"
+        )
     needs_all_logits = {
         "sampling at a temperature": config.sampling.temperature > 0,
         f"replace {type(config.replace).__name__}": config.replace.needs_logits_sum,

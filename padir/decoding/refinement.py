@@ -26,7 +26,7 @@ from padir.decoding.remasking import RemaskPolicy, RemaskStutter
 from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import RefinementState, StepOutput, StepView, Trace, Written
-from padir.decoding.stopping import StopPolicy, StopWhenUnchanged
+from padir.decoding.stopping import StopPolicy, StopWhenUnchanged, settled
 from padir.errors import PadirError
 from padir.masks import length_mask
 from padir.types import PAD_ID, Array
@@ -62,6 +62,8 @@ class Refinement:
       candidates: later steps choose at each position among the so many likeliest tokens of the first step there, and
         those of the two neighbours, and need not compute the other logits; None among all tokens. Probabilities are
         then estimates; see `shortcuts.candidates`.
+      shared_candidates: choose among candidates in the first step, too: those that the positions of the likeliest
+        length put forward, which alone needs the logits of all tokens (see `shortcuts.shared_candidates`).
       active_positions: how many positions of each hypothesis are decoded from the third step on, those changed and
         the least sure (see `shortcuts.active_positions`), by a second decoder to compile. The others keep what they
         wrote, keys and values too, whatever has changed around them. None decodes all.
@@ -92,6 +94,7 @@ class Refinement:
     drop_repeats: bool = True
     keep_hypotheses: int | None = None
     candidates: int | None = None
+    shared_candidates: bool = False
     active_positions: int | None = None
     compact_rows: bool = False
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -294,7 +297,7 @@ def refinement_step(
 
     any_remasked = remasked.any(-1)
     confidence = jnp.where(any_remasked, -jnp.inf, log_probs.min(-1))
-    stop = config.stop(written.read, tokens, _settled(written.read, tokens, any_remasked, config), confidence)
+    stop = config.stop(written.read, tokens, settled(written.read, tokens, any_remasked, config), confidence)
     if config.remask.changes_with_step:
         stop &= ~any_remasked
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
@@ -366,16 +369,6 @@ def _chosen(
     if output.candidates is None:
         return _draw(output.logits, step, config.sampling, key, hypotheses)
     return shortcuts.choose(output.logits, output.candidates)
-
-
-def _settled(read: Array, next_tokens: Array, any_remasked: Array, config: Refinement) -> Array:
-    """Rows where each position was decoded from what it would read next, for `StopPolicy`."""
-    repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
-    if config.remask.changes_with_step:
-        # The next step may remask less: what it would read tells nothing while anything is remasked.
-        repeats &= ~any_remasked
-    # Whatever the next step would read, it may be that it could not write.
-    return repeats | ~any_remasked if config.rewrite_only_remasked else repeats
 
 
 def as_output(output: StepOutput | Array) -> StepOutput:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from padir.decoding.sampling import argmax
-from padir.decoding.state import Candidates, RefinementState
+from padir.decoding.sampling import argmax, top_k
+from padir.decoding.state import Candidates, RefinementState, StepOutput
+from padir.masks import length_mask
 from padir.types import EOS_ID, Array
 
 
@@ -20,34 +21,79 @@ def count(candidates: int) -> int:
     return 3 * candidates + 1
 
 
-def candidates(logits: Array, inside: Array, each: int) -> Candidates:
+def count_shared(length: int, candidates: int) -> int:
+    """How many `shared_candidates` there are of hypotheses padded to `length`: those of all positions, and EOS."""
+    return length * candidates + 1
+
+
+def candidates(output: StepOutput, inside: Array, each: int) -> Candidates:
     """Each position's likeliest tokens in the first step, and those of its two neighbours.
 
     The neighbours' are there because what a step gets wrong is mostly the order: words stand one position too early or
     too late.
 
     Args:
-      logits: [N, L, V] of the first step; -inf forbids a token.
+      output: of the first step; logits of -inf forbid a token. Its own candidates, if any, are `shared_candidates`.
       inside: [N, L] bool, positions within each row's length.
       each: how many tokens each position puts forward.
 
     Returns:
       `Candidates` with C = `count(each)`: EOS is always one, so that the end can be written.
     """
-    own = jax.lax.top_k(logits, each)[1].astype(jnp.int32)
-    own = jnp.where(inside[..., None], own, EOS_ID)
-    left = jnp.pad(own[:, :-1], ((0, 0), (1, 0), (0, 0)), constant_values=EOS_ID)
-    right = jnp.pad(own[:, 1:], ((0, 0), (0, 1), (0, 0)), constant_values=EOS_ID)
-    end = jnp.full((*inside.shape, 1), EOS_ID, jnp.int32)
-    tokens = jnp.concatenate([own, left, right, end], axis=-1)
-    among = log_normalizer(jnp.take_along_axis(logits, tokens, axis=-1), tokens)
-    return Candidates(tokens, jax.nn.logsumexp(logits, axis=-1) - among)
+    eos = EOS_ID if output.candidates is None else _SHARED_EOS
+    places = _put_forward(output.logits, inside, each, eos)
+    left = jnp.pad(places[:, :-1], ((0, 0), (1, 0), (0, 0)), constant_values=eos)
+    right = jnp.pad(places[:, 1:], ((0, 0), (0, 1), (0, 0)), constant_values=eos)
+    end = jnp.full((*inside.shape, 1), eos, jnp.int32)
+    places = jnp.concatenate([places, left, right, end], axis=-1)
+    repeated = _repeated(places)
+    among = log_normalizer(jnp.take_along_axis(output.logits, places, axis=-1), repeated)
+    log_rest = jax.nn.logsumexp(output.logits, axis=-1) - among
+    if output.candidates is None:
+        return Candidates(places, repeated, log_rest)
+    tokens = jnp.take_along_axis(output.candidates.tokens, places, axis=-1)
+    return Candidates(tokens, repeated, log_rest + output.candidates.log_rest)
 
 
-def log_normalizer(logits: Array, tokens: Array) -> Array:
-    """Log of the sum of exp over different tokens: logits [N, L, C] of tokens [N, L, C] int32 → [N, L] float32."""
+def shared_candidates(logits: Array, lengths: Array, each: int) -> Candidates:
+    """What all hypotheses of a source choose among in the first step: what all positions of one put forward.
+
+    Args:
+      logits: [B, L, V] of that hypothesis in that step; -inf forbids a token.
+      lengths: [B] int32, of it.
+      each: how many tokens each of its positions puts forward.
+
+    Returns:
+      `Candidates` with tokens [B, 1, `count_shared(L, each)`] and log_rest [B, L], which at a position beyond the
+      length is taken to be that of the last within it.
+    """
+    batch, length = logits.shape[:2]
+    own = _put_forward(logits, length_mask(lengths, length), each, EOS_ID).reshape(batch, 1, -1)
+    tokens = jnp.pad(own, ((0, 0), (0, 0), (1, 0)), constant_values=EOS_ID)
+    repeated = _repeated(tokens)
+    here = jnp.take_along_axis(logits, jnp.broadcast_to(tokens, (batch, length, tokens.shape[-1])), axis=-1)
+    log_rest = jax.nn.logsumexp(logits, axis=-1) - log_normalizer(here, repeated)
+    nearest = jnp.minimum(jnp.arange(length), lengths[:, None] - 1)
+    return Candidates(tokens, repeated, jnp.take_along_axis(log_rest, nearest, axis=1))
+
+
+# Where `shared_candidates` have EOS.
+_SHARED_EOS = 0
+
+
+def _put_forward(logits: Array, inside: Array, each: int, eos: int) -> Array:
+    """Where the `each` largest of logits [N, L, V] are, [N, L, each] int32; `eos` beyond the length."""
+    return jnp.where(inside[..., None], top_k(logits, each)[1], eos)
+
+
+def _repeated(tokens: Array) -> Array:
+    """Which of tokens [..., C] stand further ahead, too: [..., C] bool."""
     earlier = jnp.tril(jnp.ones((tokens.shape[-1],) * 2, bool), -1)
-    repeated = ((tokens[..., :, None] == tokens[..., None, :]) & earlier).any(-1)
+    return ((tokens[..., :, None] == tokens[..., None, :]) & earlier).any(-1)
+
+
+def log_normalizer(logits: Array, repeated: Array) -> Array:
+    """Log of the sum of exp over different tokens: logits [N, L, C], repeated ones' left out → [N, L] float32."""
     return jax.nn.logsumexp(jnp.where(repeated, -jnp.inf, logits.astype(jnp.float32)), axis=-1)
 
 
@@ -55,7 +101,7 @@ def choose(logits: Array, candidates: Candidates) -> tuple[Array, Array]:
     """The likeliest candidates: logits [N, L, C] → (tokens [N, L] int32, log-probabilities [N, L] float32)."""
     best = argmax(logits)
     token = jnp.take_along_axis(candidates.tokens, best[..., None], axis=-1)[..., 0]
-    normalizer = log_normalizer(logits, candidates.tokens) + candidates.log_rest
+    normalizer = log_normalizer(logits, candidates.repeated) + candidates.log_rest
     return token, logits.astype(jnp.float32).max(axis=-1) - normalizer
 
 

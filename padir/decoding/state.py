@@ -15,11 +15,13 @@ class Candidates:
 
     Attributes:
       tokens: [N, L, C] int32; a token may be there more than once.
+      repeated: [N, L, C] bool, where it is there for a second time or later.
       log_rest: [N, L] float32, log-normaliser of all tokens' logits less that of the candidates' in the first step:
         how much of the probability lay elsewhere, which later steps take to stay so.
     """
 
     tokens: Array
+    repeated: Array
     log_rest: Array
 
 

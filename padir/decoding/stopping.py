@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 
@@ -66,6 +66,16 @@ class StopNever(StopPolicy):
 
     def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
         return jnp.zeros_like(settled)
+
+
+def settled(read: Array, next_tokens: Array, any_remasked: Array, config: Any) -> Array:
+    """Rows [N] bool as `StopPolicy` is told of them; `any_remasked` [N] bool, `config` a `Refinement`."""
+    repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
+    if config.remask.changes_with_step:
+        # The next step may remask less: what it would read tells nothing while anything is remasked.
+        repeats &= ~any_remasked
+    # Whatever the next step would read, it may be that it could not write.
+    return repeats | ~any_remasked if config.rewrite_only_remasked else repeats
 
 
 POLICIES = (StopWhenUnchanged, StopWhenConfident, StopNever)

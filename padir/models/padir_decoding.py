@@ -20,7 +20,7 @@ from padir.decoding.refinement import (
 )
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
-from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
+from padir.decoding.state import Candidates, Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
 from padir.length import top_lengths
 from padir.masks import length_mask
@@ -196,10 +196,33 @@ def _step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Re
         if positions is not None:
             here, among = kv_cache.read((chosen, embeddings), positions)
             cache = DecoderCache(memory, positions)
-        output = _decoder_pass(module, tokens, rows.plan, config, among, cache)
+        output, hidden = _decoder_pass(module, tokens, rows.plan, config, cache)
         if here is None:
-            return output.replace(logits=forbid_reserved(output.logits, model.ids))
-        return output.replace(logits=forbid_tokens(output.logits, here.tokens, model.ids), candidates=here)
+            return output.replace(logits=forbid_reserved(module.network.logits(hidden), model.ids))
+        logits = module.network.candidate_logits(hidden, among)
+        return output.replace(logits=forbid_tokens(logits, here.tokens, model.ids), candidates=here)
+
+    return step
+
+
+def _sharing_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
+    """The first decoder pass with `config.shared_candidates`."""
+    network, hypotheses = module.network, rows.lengths.shape[1]
+
+    def step(tokens: Array) -> StepOutput:
+        output, hidden = _decoder_pass(module, tokens, rows.plan, config)
+        logits = forbid_reserved(network.logits(hidden[::hypotheses]), model.ids)
+        shared = shortcuts.shared_candidates(logits, rows.lengths[:, 0], config.candidates)
+        of_source = hidden.reshape(rows.lengths.shape[0], -1, hidden.shape[-1])
+        logits = network.candidate_logits(of_source, network.candidate_embeddings(shared.tokens[:, 0]))
+        logits = jnp.where(shared.repeated, -jnp.inf, forbid_tokens(logits, shared.tokens, model.ids))
+        # Of every row and position, for whoever reads some of them; under jit nothing is copied.
+        wide = (*tokens.shape, logits.shape[-1])
+        everywhere = Candidates(
+            *(jnp.broadcast_to(jnp.repeat(of, hypotheses, 0), wide) for of in (shared.tokens, shared.repeated)),
+            jnp.repeat(shared.log_rest, hypotheses, 0),
+        )
+        return output.replace(logits=logits.reshape(wide), candidates=everywhere)
 
     return step
 
@@ -216,19 +239,27 @@ def _first_step(
     """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
-    step = _step(model, module, rows, config)
+    step = _sharing_step if config.shared_candidates else _step
     state, output = refinement_step(
-        step, state, rows.start, rows.inside, config, limit, first=True, key=key, hypotheses=hypotheses
+        step(model, module, rows, config),
+        state,
+        rows.start,
+        rows.inside,
+        config,
+        limit,
+        first=True,
+        key=key,
+        hypotheses=hypotheses,
     )
-    logits = output.logits
     if config.keep_hypotheses is not None:
         if config.keep_hypotheses > hypotheses:
             raise PadirError(f"Refinement.keep_hypotheses: {config.keep_hypotheses} of {hypotheses} lengths given")
         scores = config.rank(state.log_probs, rows.inside, rows.length_log_probs.reshape(-1))
         kept = shortcuts.best_rows(scores.reshape(rows.lengths.shape), config.keep_hypotheses)
-        state, rows, logits = shortcuts.keep_rows(state, kept), rows.keep(kept), logits[kept]
+        state, rows = shortcuts.keep_rows(state, kept), rows.keep(kept)
+        output = StepOutput(*jax.tree.map(lambda field: field[kept], (output.logits, output.candidates)))
     if config.candidates is not None:
-        rows = rows.replace(candidates=shortcuts.candidates(logits, rows.inside, config.candidates))
+        rows = rows.replace(candidates=shortcuts.candidates(output, rows.inside, config.candidates))
     return state, rows
 
 
@@ -283,7 +314,9 @@ def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypo
     start = t5x_compat.start(config, job.key, job.lengths.reshape(-1), longest, model.ids)
 
     def step(tokens: Array) -> StepOutput:
-        return _decoder_pass(module, tokens, module.network.plan(job.encoded, job.source, tokens), config)
+        plan = module.network.plan(job.encoded, job.source, tokens)
+        output, hidden = _decoder_pass(module, tokens, plan, config)
+        return output.replace(logits=module.network.logits(hidden))
 
     live = jnp.repeat(job.live, job.lengths.shape[1])
     state = t5x_compat.refine(step, start, live, config, job.num_steps)
@@ -305,30 +338,21 @@ def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> 
 
 
 def _decoder_pass(
-    module: nnx.Module,
-    tokens: Array,
-    plan: DecodePlan,
-    config: Refinement,
-    candidates: Array | None = None,
-    cache: DecoderCache | None = None,
-) -> StepOutput:
-    """One decoder pass, tokens [N, L] int32, and of what it makes as much as the configuration asks for.
+    module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement, cache: DecoderCache | None = None
+) -> tuple[StepOutput, Array]:
+    """One decoder pass, tokens [N, L] int32: what the configuration asks for but logits, and hidden states [N, L, E].
 
-    With `candidates`, embeddings [N, L, C, E] of tokens, the logits are of these only. With a `cache` the tokens are
-    those of its positions.
+    With a `cache` the tokens are those of its positions.
     """
     output = module.network.decode(tokens, plan, cache)
-    if candidates is None:
-        step = StepOutput(module.network.logits(output.hidden))
-    else:
-        step = StepOutput(module.network.candidate_logits(output.hidden, candidates))
+    step = StepOutput(logits=None)
     if config.remask.needs_rejecter:
         step = step.replace(rejecter_logits=module.rejecter(output.hidden))
     if config.active_positions is not None:
         step = step.replace(memory=output.cache.layers)
     if config.return_attentions:
         step = step.replace(self_attentions=output.self_attentions, cross_attentions=output.cross_attentions)
-    return step
+    return step, output.hidden
 
 
 def _ranked(

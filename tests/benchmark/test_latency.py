@@ -104,11 +104,27 @@ def test_work_of_shortcuts():
 
     def kept(positions):
         step = flops.decoder_pass(network, 8, positions, 12, 15, sources=8, logits=False)
-        return step + flops.candidate_logits(network, 8, positions, 13)
+        return step + flops.candidate_logits(network, 8 * positions, 13, lists=8 * positions)
 
     first = flops.decoder_pass(network, 24, 12, 12, 15, sources=8)
     once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12)
     assert asked.cost(batch) == once + first + kept(12) + 3 * kept(2)
+
+
+def test_work_of_shared_candidates():
+    """In the first step only one of three hypotheses has all logits, and all have those of 12 · 4 tokens and EOS."""
+    options = {"num_hypotheses": 3, "candidates": 4, "shared_candidates": True}
+    system = System("short", model=padir_model, decode=Refinement(num_steps=1, **options, **NEVER))
+    asked = Asked("short", open_systems([system], 50)["short"])
+    batch = (Request((5,) * 10, 9),)
+    asked.steps[batch] = 1
+    network = NetworkConfig(**TINY, vocab_size=256)
+    width = network.embed_dim
+    hidden = flops.decoder_pass(network, 24, 12, 12, 15, sources=8, logits=False)
+    every = flops.Cost(2 * 8 * 12 * width * 256, 4 * width * 256)
+    shared = flops.Cost(2 * 24 * 12 * width * 49, 4 * 8 * 49 * width)
+    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12)
+    assert asked.cost(batch) == once + hidden + every + shared
 
 
 def test_pictures_are_drawn_where_there_is_something_to_draw(measured):

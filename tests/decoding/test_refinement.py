@@ -437,6 +437,11 @@ class TestOptions:
             ({"remask": RemaskStutter}, r"Refinement.remask: RemaskStutter is not a policy; .* RemaskLinear\(\)"),
             ({"active_positions": 0}, "Refinement.active_positions: 0 is not None or a whole number of at least 1"),
             ({"active_positions": 4, "logits_callback": lambda logits, _: logits}, "active_positions: logits_callback"),
+            (
+                {"shared_candidates": True, "num_hypotheses": 2},
+                "there is nothing to share without candidates",
+            ),
+            ({"shared_candidates": True, "candidates": 2}, "shared_candidates: there is nothing to share"),
             ({"candidates": 0}, "Refinement.candidates: 0 is not None or a whole number of at least 1"),
             (
                 {"candidates": 4, "sampling": Sampling(1.0)},

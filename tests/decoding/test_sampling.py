@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.decoding.sampling import Sampling, forbid_reserved, greedy, log_probabilities
+from padir.decoding.sampling import Sampling, forbid_reserved, greedy, log_probabilities, top_k
 from padir.errors import PadirError
 from padir.types import TokenIds
 
@@ -52,6 +52,25 @@ def test_forbidden_tokens_take_no_probability():
 
 def test_the_first_of_equals_wins():
     assert greedy(jnp.zeros((1, 5)))[0].tolist() == [0]
+
+
+@pytest.mark.parametrize("size", [20, 3 * 256, 3 * 256 + 77])
+@pytest.mark.parametrize("kind", ["normal", "ties", "mostly forbidden", "bfloat16", "whole"])
+def test_top_k_is_jaxs(size, kind):
+    """Values, places and the order among equals, in rows short and long, of groups whole and not."""
+    rng = np.random.default_rng(size)
+    values = jnp.asarray(rng.normal(size=(4, 5, size)), jnp.float32)
+    if kind == "ties":
+        values = jnp.round(values)
+    elif kind == "mostly forbidden":
+        values = jnp.where(jnp.asarray(rng.random(values.shape)) < 0.998, -jnp.inf, values)
+    elif kind == "bfloat16":
+        values = values.astype(jnp.bfloat16)
+    elif kind == "whole":
+        values = jnp.asarray(rng.integers(-9, 9, values.shape), jnp.int32)
+    for ours, theirs in zip(top_k(values, 3), jax.lax.top_k(values, 3), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_bfloat16_logits_are_normalised_in_float32():
