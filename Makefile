@@ -32,8 +32,8 @@ test: $(INSTALLED) ## run every test (ARGS goes to pytest)
 quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
 
-NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @deep_beam/System(), @p1_1/System(), \
-  @p4_1/System(), @p4_5/System(), @c4_1/System(), @c4_5/System(), @a4_1/System(), @a4_5/System()]
+NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @p1_1/System(), @p4_1/System(), \
+  @a4_1/System(), @a4_5/System()]
 
 benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benchmarks/results (DATA=folder of ntrex: its lengths, too)
 	.venv/bin/padir benchmark roofline --gin_file=bench/paper.gin --output=benchmarks/results/roofline_$(PRESET).json

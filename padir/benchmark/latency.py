@@ -182,9 +182,13 @@ def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> lis
     return [tuple(requests[start : start + batch_size]) for start in range(0, whole, batch_size)]
 
 
-def shape_of(asked: dict[str, Asked]) -> Callable[[Batch], tuple[int, ...]]:
-    """What decides which programs a batch needs: its padded source length under each system."""
-    return lambda batch: tuple(system.source_width(batch) for system in asked.values())
+def shape_of(asked: dict[str, Asked]) -> Callable[[Batch], tuple[tuple[int, int], ...]]:
+    """What decides which programs a batch needs: its padded lengths under each system.
+
+    The target's because a program has a branch for every bucket of them, and what a branch takes to run for the first
+    time (0.3 to 0.7 s at paper size on CPU) is paid once, as compiling is. Of text the lengths are guesses.
+    """
+    return lambda batch: tuple((system.source_width(batch), system.target_width(batch)) for system in asked.values())
 
 
 def describe_requests(batches: Sequence[Batch]) -> dict[str, Any]:
