@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="the first so many of the split")
     parser.add_argument("--length_weight", type=float, default=0.0, help="of the length's log-probability in the rank")
     parser.add_argument("--buckets", type=int, nargs="*", default=[32])
+    parser.add_argument("--only", default="", help="a regular expression: variants it is found in, and the plain ones")
     options = parser.parse_args()
     translator = load(options.run_dir)
     data = PreparedSet.open(options.data_dir)
@@ -71,6 +73,8 @@ def main() -> None:
         )
         for name, changes in VARIANTS.items():
             if changes.get("keep_hypotheses", 1) > hypotheses or ("keep_hypotheses" in changes and hypotheses == 1):
+                continue
+            if changes and not re.search(options.only, f"{hypotheses} hypotheses, {name}"):
                 continue
             decode, key = dataclasses.replace(plain, **changes), f"{hypotheses} hypotheses, {name}"
             translations = decode_examples(translator, examples, decode, batch_size=64, label=key)
