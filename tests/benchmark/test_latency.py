@@ -148,7 +148,10 @@ def test_batches_have_their_size():
     # Fewer requests than a batch has room for are asked more than once.
     (batch,) = batched(five, asked, 8)
     assert len(batch) == 8 and batch[:3] == batch[5:]
-    assert shape_of(asked)(batch) == (15,) and shape_of(asked)((Request((5,) * 17, 3),)) == (23,)
+    shape = shape_of(asked)
+    assert shape(batch) == ((15, 12),) and shape((Request((5,) * 17, 3),)) == ((23, 8),)
+    longest = asked["2 steps"].system.model.max_target_length
+    assert longest > 13 and shape((Request((5,) * 10, 13),)) == ((15, longest),), "another branch of the same program"
     asked["2 steps"](batch)
     assert asked["2 steps"].steps[batch] == 2
 
