@@ -210,6 +210,7 @@ def _sharing_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, co
     network, hypotheses = module.network, rows.lengths.shape[1]
 
     def step(tokens: Array) -> StepOutput:
+        """tokens [N, L] int32 → logits [N, L, `shortcuts.count_shared`]."""
         output, hidden = _decoder_pass(module, tokens, rows.plan, config)
         logits = forbid_reserved(network.logits(hidden[::hypotheses]), model.ids)
         shared = shortcuts.shared_candidates(logits, rows.lengths[:, 0], config.candidates)
