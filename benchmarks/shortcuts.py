@@ -1,4 +1,4 @@
-"""What shortcuts in later steps cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR`.
+"""What shortcuts cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR`.
 
 Translates a split with a trained PaDIR model, with 5 length hypotheses and with one, plainly and with candidates,
 active positions and pruning; every shortcut is tested against the plain decode of as many hypotheses by paired

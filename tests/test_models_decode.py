@@ -270,6 +270,9 @@ POLICIES = {
     ),
     "nucleus": Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.7, top_p=0.9), remask=RemaskWorst(2)),
     "the two best after the first step, among candidates": Refinement(
+        num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3
+    ),
+    "the two best among candidates shared": Refinement(
         num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3, shared_candidates=True
     ),
     "three active positions": Refinement(

@@ -185,8 +185,8 @@ def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> lis
 def shape_of(asked: dict[str, Asked]) -> Callable[[Batch], tuple[tuple[int, int], ...]]:
     """What decides which programs a batch needs: its padded lengths under each system.
 
-    The target's because a program has a branch for every bucket of them, and what a branch takes to run for the first
-    time (0.3 to 0.7 s at paper size on CPU) is paid once, as compiling is. Of text the lengths are guesses.
+    The target's because a program has a branch for every bucket of them, and what a branch takes longer to run
+    for the first time is paid once, as compiling is. Of text the lengths are guesses.
     """
     return lambda batch: tuple((system.source_width(batch), system.target_width(batch)) for system in asked.values())
 

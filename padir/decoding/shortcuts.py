@@ -1,4 +1,4 @@
-"""What later steps need not compute: other tokens, hypotheses, positions, finished rows (layer 4).
+"""What steps need not compute: other tokens, hypotheses, positions, finished rows (layer 4).
 
 The first three change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
 cost in quality and gain in time. Leaving finished rows out changes nothing (but the order in which floats are
