@@ -36,6 +36,7 @@ SHARED = TESTS.parents[1] / "shared"
 LONGEST = (
     "test_multiprocess.py",
     "test_train.py",
+    "test_train_killed.py",
     "test_layouts.py",
     "test_models_decode.py",
     "test_models_shortcuts.py",
