@@ -306,7 +306,7 @@ def _result(
     for name in systems:
         latency = latencies[name].to_dict()
         by_system[name] = {
-            **score(translations[name], examples, checker),
+            **score(translations[name], examples, checker, with_ter=False),
             "latency_ms": latency,
             "speed_up": teacher_latency["median"] / latency["median"],
         }

@@ -53,6 +53,7 @@ def score(
     tokenize: str = "13a",
     *,
     predicts_length: bool = True,
+    with_ter: bool = True,
 ) -> dict[str, Any]:
     """Quality of translations against their references.
 
@@ -62,6 +63,7 @@ def score(
       checker: 'module:function' of the task's validity checker, or None.
       tokenize: sacreBLEU's tokenizer: '13a', 'intl', 'zh', ….
       predicts_length: whether the model chose the lengths of its targets before it wrote them.
+      with_ter: whether to compute TER, which takes several times as long as all else.
 
     Returns:
       What `padir.metrics.quality.QualityScores` holds, plus `mean_steps_run` and, of predicted lengths against those
@@ -75,6 +77,7 @@ def score(
         sources=[example.source_text for example in examples],
         checker=load_checker(checker) if checker else None,
         tokenize=tokenize,
+        with_ter=with_ter,
     )
     lengths: dict[str, float | None] = dict.fromkeys(("length_accuracy", "length_error", "length_bias"))
     if predicts_length:

@@ -254,6 +254,21 @@ def test_all_positions_inside_decoded_anew_change_nothing(model, params, sources
         assert_same(decode(model, params, sources, KEY, every, lengths=lengths), expected)
 
 
+def test_active_positions_in_bfloat16(sources):
+    """What is remembered of a position is of the activations' type; decoding all of them anew changes nothing."""
+    network = NetworkConfig(**tiny_models.SIZES | {"dtype": "bfloat16"})
+    model = PadirModel(IDS, network, 16, LONGEST)
+    params = jax.tree_util.tree_map_with_path(lambda path, x: 2.0 * x if path[-1].key == "weight" else x, model.init(4))
+    plain = Refinement(num_steps=5, remask=RemaskWorst(2), stop=StopNever(), target_buckets=())
+    lengths = jnp.array([5, 6, 7, 8, 9, 9])
+    expected = decode(model, params, sources, KEY, plain, lengths=lengths)
+    assert_same(
+        decode(model, params, sources, KEY, dataclasses.replace(plain, active_positions=9), lengths=lengths), expected
+    )
+    few = decode(model, params, sources, KEY, dataclasses.replace(plain, active_positions=3), lengths=lengths)
+    assert np.isfinite(few.scores).all() and few.tokens.shape == expected.tokens.shape
+
+
 def test_active_positions_against_a_plain_loop(model, params, sources):
     """Keys and values of what is not decoded anew are those of the tokens that were read there last, layer by layer."""
     count, steps = 2, 5

@@ -39,8 +39,9 @@ class QualityScores:
       bleu_signature: sacreBLEU's signature of `bleu`.
       chrf: corpus chrF2, 0 to 100.
       chrf_signature: sacreBLEU's signature of `chrf`.
-      ter: translation edit rate, edits per 100 words of the reference: lower is better, and it can exceed 100.
-      ter_signature: sacreBLEU's signature of `ter`.
+      ter: translation edit rate, edits per 100 words of the reference: lower is better, and it can exceed 100;
+        None where it was not asked for.
+      ter_signature: sacreBLEU's signature of `ter`, or None.
       validity: percentage of hypotheses that the checker accepts; None for a task without a checker.
       stutter_per_100_words: see `padir.metrics.stutter`.
     """
@@ -50,8 +51,8 @@ class QualityScores:
     bleu_signature: str
     chrf: float
     chrf_signature: str
-    ter: float
-    ter_signature: str
+    ter: float | None
+    ter_signature: str | None
     validity: float | None
     stutter_per_100_words: float
 
@@ -61,11 +62,11 @@ class QualityScores:
 
     def __str__(self) -> str:
         validity = "" if self.validity is None else f"validity {self.validity:.2f}%\n"
+        ter = "" if self.ter is None else f"TER {self.ter:.2f}  ({self.ter_signature})\n"
         return (
             f"BLEU {self.bleu:.2f}  ({self.bleu_signature})\n"
             f"chrF {self.chrf:.2f}  ({self.chrf_signature})\n"
-            f"TER {self.ter:.2f}  ({self.ter_signature})\n"
-            f"{validity}stutter {self.stutter_per_100_words:.2f} per 100 words\n"
+            f"{ter}{validity}stutter {self.stutter_per_100_words:.2f} per 100 words\n"
             f"{self.n} sentences"
         )
 
@@ -108,6 +109,7 @@ def evaluate_hypotheses(
     sources: Sequence[str] | None = None,
     checker: Checker | None = None,
     tokenize: str = "13a",
+    with_ter: bool = True,
 ) -> QualityScores:
     """Scores one system's output.
 
@@ -117,6 +119,7 @@ def evaluate_hypotheses(
       sources: one source for each; needed by the checker only.
       checker: says whether a hypothesis is a valid translation of its source; None leaves validity out.
       tokenize: sacreBLEU's tokeniser, e.g. '13a', 'zh', 'intl', 'ja-mecab'; part of the signature.
+      with_ter: whether to compute TER, which takes several times as long as all else.
 
     Returns:
       The scores with their signatures.
@@ -133,7 +136,7 @@ def evaluate_hypotheses(
         _check_counts(hypotheses=hypotheses, sources=sources)
         valid = sum(bool(checker(source, text)) for source, text in zip(sources, hypotheses, strict=True))
         validity = 100.0 * valid / len(hypotheses)
-    metrics = make_metrics(tokenize) | {"ter": make_ter(tokenize)}
+    metrics = make_metrics(tokenize) | ({"ter": make_ter(tokenize)} if with_ter else {})
     scores = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
     return QualityScores(
         n=len(hypotheses),
@@ -141,8 +144,8 @@ def evaluate_hypotheses(
         bleu_signature=str(metrics["bleu"].get_signature()),
         chrf=scores["chrf"],
         chrf_signature=str(metrics["chrf"].get_signature()),
-        ter=scores["ter"],
-        ter_signature=str(metrics["ter"].get_signature()),
+        ter=scores.get("ter"),
+        ter_signature=str(metrics["ter"].get_signature()) if with_ter else None,
         validity=validity,
         stutter_per_100_words=stutter_per_100_words(hypotheses, references),
     )

@@ -1,5 +1,6 @@
 """Scores worked out by hand or by sacreBLEU's own command-line path, and the paired bootstrap."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -63,6 +64,13 @@ def test_ter_of_chinese_counts_characters():
     # One of four characters is wrong; without splitting it would be the only "word".
     assert evaluate_hypotheses(["你好世间"], ["你好世界"], tokenize="zh").ter == pytest.approx(25.0)
     assert evaluate_hypotheses(["你好世间"], ["你好世界"]).ter == pytest.approx(100.0)
+
+
+def test_ter_is_left_out_where_it_is_not_asked_for():
+    whole = evaluate_hypotheses(["a b c d"], ["a b c e"])
+    without = evaluate_hypotheses(["a b c d"], ["a b c e"], with_ter=False)
+    assert without == dataclasses.replace(whole, ter=None, ter_signature=None)
+    assert "TER" in str(whole) and "TER" not in str(without)
 
 
 def test_the_tokenizer_follows_the_target_language():
