@@ -173,12 +173,9 @@ def session_folder(tmp_path_factory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def compilation_cache(session_folder) -> dict[str, str]:
-    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process.
-
-    Both processes of pytest-xdist, and modules that forget what the one before compiled, share it.
-    """
+    """JAX keeps what it compiles for the rest of the session; returns the same as environment of a child process."""
     import jax
 
     folder = str(session_folder / "compiled")
