@@ -1,4 +1,4 @@
-"""`kill -9` at ten random moments of a training run, half of them while a checkpoint is written."""
+"""`kill -9` at ten random moments of a training run, half of them aimed at a save."""
 
 import json
 
