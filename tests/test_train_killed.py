@@ -58,13 +58,27 @@ def wait_for(letter, times):
         assert heard != b"x", "an attempt failed"
         times -= heard == letter
 
+def writing(since):
+    "Whether a checkpoint is half written; what former attempts left half written does not count."
+    halves = [path for path in (folder / "killed" / "checkpoints").iterdir() if "tmp" in path.name]
+    for path in halves:
+        try:
+            if path.stat().st_ctime >= since:
+                return True
+        except FileNotFoundError:  # It has just been renamed into place.
+            pass
+    return False
+
 draw = random.Random(0)
 statuses, unfinished = [], 0
 for number in range(kills):
+    began = time.time()
     attempt = begin(folder / "killed")
     if number % 2:
         wait_for(b"s", 3)  # The first two are whole before the third begins.
-        time.sleep(draw.uniform(0, 0.1))
+        while not writing(began):
+            pass
+        time.sleep(draw.uniform(0, 0.01))
     else:
         wait_for(b"u", draw.randrange(1, 60))
         time.sleep(draw.uniform(0, 0.01))
@@ -77,8 +91,7 @@ for number in range(kills):
         except BlockingIOError:
             break
     os.set_blocking(told, True)
-    names = [path.name for path in (folder / "killed" / "checkpoints").iterdir()]
-    unfinished += any("tmp" in name for name in names)
+    unfinished += writing(began)
 finished = [status(begin(folder / name)) for name in ("killed", "straight")]
 digests = [(folder / f"{name}.digest").read_text() for name in ("killed", "straight")]
 print(json.dumps([statuses, unfinished, finished, digests]))
@@ -90,7 +103,7 @@ def test_ten_kills_change_no_bit(tiny, run_python, tmp_path):
     assert done.returncode == 0, done.stderr.decode()
     statuses, unfinished, finished, (killed, straight) = json.loads(done.stdout.splitlines()[-1])
     assert statuses == [-9] * 10 and finished == [0, 0]
-    assert unfinished >= 1, "no kill came while a checkpoint was written"
+    assert unfinished >= 3, "of the five kills aimed at a save"
     assert killed == straight
     assert done.stderr.decode().count("killed: resuming at step") >= 5
     # The metrics file has every interval once, with the same losses.
