@@ -13,6 +13,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import softmax
 
 from padir.errors import PadirError
 from padir.theory.ising import require_float64
@@ -34,20 +35,19 @@ def block_overlaps(n: int, clique: int, k: int) -> np.ndarray:
                      for j in range(clique + 1)])  # fmt: skip
 
 
-def log_weights(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
+def log_weights(clique: int, coupling: jax.Array | float, field: jax.Array | float) -> jax.Array | np.ndarray:
     """log of p(x) up to a constant for one clique state with m spins at +1: [clique + 1].
 
     The sum S of its spins is 2m - |C|; the pairs' products add up to (S² - |C|) / 2.
     """
     require_float64()
-    total = 2.0 * jnp.arange(clique + 1) - clique
+    total = 2.0 * np.arange(clique + 1) - clique
     return field * total + coupling * (total**2 - clique) / 2.0
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def mode_probability(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
+def mode_probability(clique: int, coupling: float, field: float) -> float:
     """P(R_1): what a block that holds the whole clique reaches R_1 with, from any state."""
-    return jnp.exp(jax.nn.log_softmax(log_weights(clique, coupling, field) + log_binomials(clique)[clique])[-1])
+    return float(softmax(log_weights(clique, coupling, field) + log_binomials(clique)[clique])[-1])
 
 
 def k_gibbs(n: int, clique: int, k: int, coupling: jax.Array, field: jax.Array) -> jax.Array:

@@ -32,8 +32,8 @@ class BlockLaw(NamedTuple):
       log_probs: [M, X], log p(K | x), columns normalised; all columns alike if K does not depend on x.
     """
 
-    blocks: jax.Array
-    log_probs: jax.Array
+    blocks: jax.Array | np.ndarray
+    log_probs: jax.Array | np.ndarray
 
 
 class Fit(NamedTuple):
@@ -52,32 +52,32 @@ class Fit(NamedTuple):
 
 def uniform_law(n: int, k: int) -> BlockLaw:
     """All blocks of size k alike: k-pseudolikelihood in training, k-Gibbs in sampling."""
-    return weighted_law(n, blocks_of_size(n, k), None)
+    return alike_law(n, blocks_of_size(n, k))
 
 
-def weighted_law(n: int, blocks: np.ndarray, probs: jax.Array | None) -> BlockLaw:
-    """Blocks chosen with probabilities [M] (None: alike) whatever the state.
+def alike_law(n: int, blocks: np.ndarray) -> BlockLaw:
+    """These blocks [M], all alike whatever the state.
 
     Raises:
       PadirError: a spin is in no block: its field could not be estimated, nor the spin redrawn.
     """
     if np.bitwise_or.reduce(blocks) != 2**n - 1:
         raise PadirError(f"blocks {blocks.tolist()} do not cover all {n} spins")
-    probs = jnp.full(len(blocks), 1.0 / len(blocks)) if probs is None else probs
-    return BlockLaw(jnp.asarray(blocks), jnp.broadcast_to(jnp.log(probs)[:, None], (len(blocks), 2**n)))
+    return BlockLaw(blocks, np.full((len(blocks), 2**n), -np.log(len(blocks))))
 
 
 def among_all_blocks(n: int, law: BlockLaw) -> BlockLaw:
     """The same law over all 2^n - 1 blocks, those it never draws with probability 0: so laws can be stacked."""
-    log_probs = jnp.full((2**n - 1, 2**n), -jnp.inf)
-    return BlockLaw(jnp.arange(1, 2**n), log_probs.at[law.blocks - 1].set(law.log_probs))
+    log_probs = np.full((2**n - 1, 2**n), -np.inf)
+    log_probs[law.blocks - 1] = law.log_probs
+    return BlockLaw(np.arange(1, 2**n), log_probs)
 
 
 def with_blocks(law: BlockLaw, count: int) -> BlockLaw:
     """The same law with `count` blocks, its first one repeated with probability 0: so laws share a program."""
     more = count - len(law.blocks)
-    log_probs = jnp.pad(law.log_probs, ((0, more), (0, 0)), constant_values=-jnp.inf)
-    return BlockLaw(jnp.concatenate([law.blocks, jnp.full(more, law.blocks[0])]), log_probs)
+    log_probs = np.pad(law.log_probs, ((0, more), (0, 0)), constant_values=-np.inf)
+    return BlockLaw(np.concatenate([law.blocks, np.full(more, law.blocks[0])]), log_probs)
 
 
 def conditional_log_probs(theta: jax.Array, law: BlockLaw) -> jax.Array:
@@ -177,9 +177,10 @@ class _Fitted(NamedTuple):
 
     def conditionals(self, theta: jax.Array) -> jax.Array:
         """theta [B, P] → p_theta(x_K | x_{-K}, K): [B, M, X]."""
-        logits = (theta @ self.statistics.T)[:, None] + self.law.log_probs
-        top = jnp.max(jnp.where(self.agree > 0, logits[:, :, None, :], -jnp.inf), axis=-1)
-        weights = jnp.exp(logits - jnp.where(jnp.isfinite(top), top, 0.0))
+        logits = theta @ self.statistics.T
+        # One shift for all states: those of a fit are within the 700 that float64's exponent spans.
+        logits -= jnp.max(logits, axis=-1, keepdims=True)
+        weights = jnp.exp(logits[:, None] + self.law.log_probs)
         total = jnp.einsum("mxy,bmy->bmx", self.agree, weights)
         return weights / jnp.where(total > 0, total, 1.0)
 

@@ -128,7 +128,7 @@ def theory(
 
     Args:
       output_dir: folder to write to.
-      quick: fewer models, sizes and repetitions, under a minute.
+      quick: fewer models, sizes and repetitions, in about half a minute.
       figures: which of figure_4_1, figure_4_2, theorems, figure_4_3 and learned.
       processes: figures made at a time, each in a process of its own; 1 makes them in this one.
 

@@ -102,7 +102,7 @@ def _stuck(settings: SeparationSettings, size: int) -> dict[str, Any]:
         "coupling": model.coupling,
         "exponent": stuck_exponent(model),
         "expected_steps_to_mode": float(jnp.min(times[starts])),
-        "n_gibbs_expected_steps": float(1.0 / clique.mode_probability(size, model.coupling, model.field)),
+        "n_gibbs_expected_steps": 1.0 / clique.mode_probability(size, model.coupling, model.field),
         "by_delta": by_delta,
     }
 
@@ -140,7 +140,7 @@ def _constant(size: int) -> dict[str, Any]:
         "coupling": model.coupling,
         "field": model.field,
         "assumption_4_1_5": model.strongly_ferromagnetic,
-        "mode_probability": float(clique.mode_probability(size, model.coupling, model.field)),
+        "mode_probability": clique.mode_probability(size, model.coupling, model.field),
         "bound_of_the_proof": mode_reached_per_step(model, size),
         "bound_as_printed": mode_reached_per_step(model, size, form="printed"),
     }

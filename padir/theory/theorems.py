@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import log_softmax
 
 from padir.theory.chains import (
     block_dirichlet_form,
@@ -21,7 +21,7 @@ from padir.theory.chains import (
     spectral_gap,
 )
 from padir.theory.claims import Claim
-from padir.theory.ising import log_probabilities
+from padir.theory.ising import log_probabilities, num_spins
 from padir.theory.pseudolikelihood import (
     BlockLaw,
     among_all_blocks,
@@ -59,17 +59,40 @@ class TheoremSettings:
         require_in(self, "largest_scale", 0.0)
 
 
-def random_model(key: jax.Array, n: int, largest_scale: float) -> jax.Array:
+class Draws(NamedTuple):
+    """What one model and one law of M blocks are measured with, at random.
+
+    Attributes:
+      functions: two of state and block, [2, M, X].
+      frequencies: of pairs (x, K), not normalised, [M, X].
+      moves: from the model to two others, [2, P].
+    """
+
+    functions: np.ndarray
+    frequencies: np.ndarray
+    moves: np.ndarray
+
+    @classmethod
+    def of(cls, random: np.random.Generator, n: int, laws: int) -> Draws:
+        """For all 2^n - 1 blocks of n spins, with the laws as a first axis."""
+        pairs = (2**n - 1, 2**n)
+        return cls(
+            random.normal(size=(laws, 2, *pairs)),
+            random.gamma(0.1, size=(laws, *pairs)),
+            random.normal(size=(laws, 2, n * (n + 1) // 2)),
+        )
+
+
+def random_model(random: np.random.Generator, n: int, largest_scale: float) -> np.ndarray:
     """theta [P]: normal, with a random standard deviation."""
-    scale, values = jax.random.split(key)
-    return largest_scale * jax.random.uniform(scale) * jax.random.normal(values, (n * (n + 1) // 2,))
+    return largest_scale * random.uniform() * random.normal(size=n * (n + 1) // 2)
 
 
-def random_law(key: jax.Array, n: int, *, adaptive: bool) -> BlockLaw:
+def random_law(random: np.random.Generator, n: int, *, adaptive: bool) -> BlockLaw:
     """All 2^n - 1 blocks with random probabilities; for every state its own ones if adaptive."""
     shape = (2**n - 1, 2**n if adaptive else 1)
-    log_probs = jax.nn.log_softmax(2.0 * jax.random.normal(key, shape), axis=0)
-    return BlockLaw(jnp.arange(1, 2**n), jnp.broadcast_to(log_probs, (2**n - 1, 2**n)))
+    log_probs = log_softmax(2.0 * random.normal(size=shape), axis=0)
+    return BlockLaw(np.arange(1, 2**n), np.broadcast_to(log_probs, (2**n - 1, 2**n)))
 
 
 def largest_ratio(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -80,7 +103,7 @@ def largest_ratio(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.linalg.eigvalsh((whole + whole.T) / 2.0)[-1]
 
 
-def law_measures(key: jax.Array, theta: jax.Array, law: BlockLaw) -> dict[str, jax.Array]:
+def law_measures(draws: Draws, theta: jax.Array, law: BlockLaw) -> dict[str, jax.Array]:
     """What the theorems say of one model and one law of blocks.
 
     Returns:
@@ -94,12 +117,11 @@ def law_measures(key: jax.Array, theta: jax.Array, law: BlockLaw) -> dict[str, j
       chord: loss half-way minus the mean of the ends', on random data: at most 0.
     """
     p = jnp.exp(log_probabilities(theta))
-    keys = jax.random.split(key, 3)
     weights = population(theta, law)
-    # Random frequencies of the pairs that there are.
-    data = jnp.where(weights > 0, jax.random.gamma(keys[1], 0.1, weights.shape), 0.0)
+    # Only of the pairs that there are.
+    data = jnp.where(weights > 0, draws.frequencies, 0.0)
     data = data / jnp.sum(data)
-    left, right = theta + jax.random.normal(keys[2], (2, *theta.shape))
+    left, right = theta + draws.moves
     # One program for both Hessians, and one for the three losses.
     places, tables = jnp.stack([theta, left]), jnp.stack([weights, data])
     here, there = jax.vmap(lambda place, table: hessian(place, law, table))(places, tables)
@@ -116,18 +138,18 @@ def law_measures(key: jax.Array, theta: jax.Array, law: BlockLaw) -> dict[str, j
         "poincare": 1.0 / spectral_gap(transition, p),
         "stationarity": jnp.max(jnp.abs(p @ transition - p)),
         "reversibility": jnp.max(jnp.abs(flow - flow.T)),
-        "dirichlet": dirichlet_difference(keys[0], jnp.log(p), law, transition),
+        "dirichlet": dirichlet_difference(draws.functions, jnp.log(p), law, transition),
         "convexity": jnp.linalg.eigvalsh(there)[0],
         "chord": losses[1] - (losses[0] + losses[2]) / 2.0,
     }
 
 
-def dirichlet_difference(key: jax.Array, log_p: jax.Array, law: BlockLaw, transition: jax.Array) -> jax.Array:
-    """Proposition 4.1.1: the largest |definition - mean of covariances| for random functions; a scalar.
+def dirichlet_difference(functions: jax.Array, log_p: jax.Array, law: BlockLaw, transition: jax.Array) -> jax.Array:
+    """Proposition 4.1.1: the largest |definition - mean of covariances| for two functions [2, M, X]; a scalar.
 
     Of the state, with the chain on states; and of (x, K), with that of (4.26).
     """
-    f, g = jax.random.normal(key, (2, *law.log_probs.shape))
+    f, g = functions
     on_states = dirichlet_form(transition, jnp.exp(log_p), f[0], g[0])
     flows = jnp.exp(log_p + law.log_probs)
     on_pairs = jnp.sum(jax.vmap(dirichlet_form)(block_kernels(log_p, law), flows, f, g))
@@ -154,17 +176,36 @@ def frozen_pairs(theta: jax.Array, law: BlockLaw) -> tuple[jax.Array, jax.Array]
     return block_dirichlet_form(log_p, law, f, f), jnp.sum(weights * (f - mean) ** 2)
 
 
-def model_measures(key: jax.Array, n: int, largest_scale: float) -> dict[str, Any]:
+class Case(NamedTuple):
+    """A random model.
+
+    Attributes:
+      theta: its parameters, [P].
+      laws: of all blocks: k = 1..N, random weights, and random adaptive weights; N + 2 of them along the first axis.
+      draws: for each law, too.
+    """
+
+    theta: np.ndarray
+    laws: BlockLaw
+    draws: Draws
+
+    @classmethod
+    def of(cls, random: np.random.Generator, n: int, largest_scale: float) -> Case:
+        """Drawn by NumPy: compiling JAX's generator would take longer than all else in `model_measures`."""
+        theta = random_model(random, n, largest_scale)
+        laws = [among_all_blocks(n, uniform_law(n, k)) for k in range(1, n + 1)]
+        laws += [random_law(random, n, adaptive=adaptive) for adaptive in (False, True)]
+        # All laws have the same blocks, some with probability 0: one program measures them all.
+        return cls(theta, jax.tree.map(lambda *fields: np.stack(fields), *laws), Draws.of(random, n, n + 2))
+
+
+@jax.jit
+def model_measures(case: Case) -> dict[str, Any]:
     """All measures of one random model: per k, for random weights, and for random adaptive weights."""
-    model_key, weights_key, adaptive_key, measure_key = jax.random.split(key, 4)
-    theta = random_model(model_key, n, largest_scale)
-    adaptive = random_law(adaptive_key, n, adaptive=True)
-    uniform = [among_all_blocks(n, uniform_law(n, k)) for k in range(1, n + 1)]
-    # All laws have the same blocks, some with probability 0: one program measures them all.
-    laws = jax.tree.map(
-        lambda *fields: jnp.stack(fields), *uniform, random_law(weights_key, n, adaptive=False), adaptive
-    )
-    measures = jax.vmap(lambda key, law: law_measures(key, theta, law))(jax.random.split(measure_key, n + 2), laws)
+    theta = case.theta
+    n = num_spins(theta)
+    adaptive = jax.tree.map(lambda values: values[n + 1], case.laws)
+    measures = jax.vmap(law_measures, in_axes=(0, None, 0))(case.draws, theta, case.laws)
     gammas = measures.pop("gamma")[:n]
     parallel = independent_parallel(theta)
     own = independent_parallel_stationary(theta)
@@ -186,10 +227,11 @@ def theorems(settings: TheoremSettings) -> tuple[dict[str, Any], list[Claim]]:
     """Measures random models; data by N, with lists over the models, and the claims."""
     by_n = {}
     for n in settings.spins:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), n), settings.models)
-        # A few at a time: the kernels of all blocks of 5 spins have 31 · 32 · 32 entries a law and model.
-        measure = functools.partial(model_measures, n=n, largest_scale=settings.largest_scale)
-        by_n[str(n)] = jax.tree.map(np.asarray, jax.jit(lambda keys, one=measure: jax.lax.map(one, keys))(keys))
+        random = np.random.default_rng((settings.seed, n))
+        cases = (Case.of(random, n, settings.largest_scale) for _ in range(settings.models))
+        # One at a time: the kernels of all blocks of 5 spins have 31 · 32 · 32 entries a law and model.
+        measures = [jax.tree.map(np.asarray, model_measures(case)) for case in cases]
+        by_n[str(n)] = jax.tree.map(lambda *values: np.stack(values), *measures)
     claims = theorem_claims(by_n)
     return {"settings": asdict(settings), "by_spins": jax.tree.map(np.ndarray.tolist, by_n)}, claims
 

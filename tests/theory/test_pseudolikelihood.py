@@ -125,4 +125,4 @@ def test_samples_are_counts_of_the_population():
 
 def test_a_spin_in_no_block_is_refused():
     with pytest.raises(PadirError, match="do not cover all 3 spins"):
-        pl.weighted_law(3, np.array([0b001, 0b010]), None)
+        pl.alike_law(3, np.array([0b001, 0b010]))
