@@ -91,6 +91,6 @@ def test_claims_follow_the_numbers():
     assert [claim.text[:5] for claim in learned.learned_claims(far) if not claim.passed] == ["k = 1"]
     turned = result([[0.01, 0.3], [0.02, 0.01]])
     failed = [claim.text.split(",")[0].split(":")[0] for claim in learned.learned_claims(turned) if not claim.passed]
-    assert failed == ["writing more spins at once ends farther from it", "the farther the larger J"]
+    assert failed == ["writing more spins at once ends farther from it", "and as learnt", "the farther the larger J"]
     leaky = {**result([[0.01, 0.1], [0.02, 0.3]]), "leak": 0.5}
     assert sum(not claim.passed for claim in learned.learned_claims(leaky)) == 1
