@@ -44,7 +44,7 @@ benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benc
 	  --gin.SYSTEMS="$(NTREX_SYSTEMS)" --gin.Refinement.target_buckets="(32, 64, 96)" \
 	  --gin.ParallelText.num_requests=60 --repeats=1 --output=benchmarks/results/latency_ntrex_$(PRESET).json)
 	.venv/bin/padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin \
-	  --gin.benchmark_throughput.systems="[@greedy/System(), @beam/System(), @p1_1/System(), @p4_1/System(), @c4_1/System()]" \
+	  --gin.benchmark_throughput.systems="[@greedy/System(), @beam/System(), @p1_1/System(), @p4_1/System(), @c4_1/System(), @a4_1/System()]" \
 	  --gin.benchmark_throughput.batch_sizes="(1, 4, 16, 64)" \
 	  --output=benchmarks/results/throughput_$(PRESET).json --repeats=2
 

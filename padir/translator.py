@@ -159,8 +159,8 @@ class Decoder:
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
-        if ways > 1 and isinstance(decode, Refinement) and decode.compact_rows:
-            decode = dataclasses.replace(decode, compact_rows=False)
+        if ways > 1 and isinstance(decode, Refinement):
+            decode = dataclasses.replace(decode, compact_rows=False, logits_block=None)
         # Of a refinement the number of steps is data: 1, 4 and 10 steps share one compiled program.
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
         given = {}

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
+from tiny_models import assert_same
 
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
@@ -48,12 +49,6 @@ def sources():
     tokens = generator.integers(3, IDS.num_pieces, (6, 7))
     tokens[:, -1] = 1
     return jnp.asarray(tokens, jnp.int32)
-
-
-def assert_same(found, expected):
-    for name in ("tokens", "predicted_lengths", "steps_run"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])

@@ -59,3 +59,10 @@ def batch(count=4, source_length=7, target_length=6):
 
 def value_and_grad(model, train=False):
     return jax.jit(jax.value_and_grad(partial(model.loss_and_metrics, train=train), has_aux=True))
+
+
+def assert_same(found, expected):
+    """That two decodes give the same `Hypotheses`, up to rounding."""
+    for name in ("tokens", "predicted_lengths", "steps_run"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)

@@ -56,6 +56,7 @@ def check_shortcuts(config: Any) -> None:
         "keep_hypotheses": config.hypotheses_per_source,
         "candidates": math.inf,
         "active_positions": math.inf,
+        "logits_block": math.inf,
     }
     for name, most in counts.items():
         value = getattr(config, name)
@@ -66,7 +67,7 @@ def check_shortcuts(config: Any) -> None:
                 f"Refinement.{name}: {value} is not None or a whole number "
                 + (f"from 1 to the {most} hypotheses of a source" if most < math.inf else "of at least 1")
             )
-        if config.t5x_compat:
+        if config.t5x_compat and name != "logits_block":
             raise PadirError(f"Refinement.t5x_compat does not reproduce {name}; set it to None")
     if config.shared_candidates and (config.candidates is None or config.hypotheses_per_source == 1):
         raise PadirError(

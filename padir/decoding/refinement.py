@@ -70,6 +70,9 @@ class Refinement:
       compact_rows: on one device, in batches of 16 sources and more, go on with half of the rows whenever half of the
         sources are finished: the same translations (up to rounding) sooner, for a decoder more to compile at every
         halving. Several devices keep all of their rows.
+      logits_block: on one device, compute the logits of all tokens for so many positions at a time where nothing but
+        the likeliest is asked of them: the same translations (up to rounding), and memory does not grow with the
+        batch. None computes those of all positions at once, as do several devices.
       target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
         length is the one computed. The longest target of the model is always added.
       return_trace: keep every step of every hypothesis.
@@ -97,6 +100,7 @@ class Refinement:
     shared_candidates: bool = False
     active_positions: int | None = None
     compact_rows: bool = False
+    logits_block: int | None = 512
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
     return_attentions: bool = False
@@ -366,6 +370,8 @@ def _chosen(
     output: StepOutput, step: Array, config: Refinement, key: Array | None, hypotheses: int
 ) -> tuple[Array, Array]:
     """The token of every position decoded, and its log-probability."""
+    if output.chosen is not None:
+        return output.chosen
     if output.candidates is None:
         return _draw(output.logits, step, config.sampling, key, hypotheses)
     return shortcuts.choose(output.logits, output.candidates)

@@ -1,16 +1,19 @@
-"""What steps need not compute: other tokens, hypotheses, positions, finished rows (layer 4).
+"""What steps need not compute: other tokens, hypotheses, positions, finished rows, all logits at once (layer 4).
 
 The first three change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
-cost in quality and gain in time. Leaving finished rows out changes nothing (but the order in which floats are
-added up), and takes longer to compile.
+cost in quality and gain in time. The others change nothing (but the order in which floats are added up); leaving
+finished rows out takes longer to compile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from padir.decoding.sampling import argmax, top_k
+from padir.decoding.sampling import argmax, greedy, top_k
 from padir.decoding.state import Candidates, RefinementState, StepOutput
 from padir.masks import length_mask
 from padir.types import EOS_ID, Array
@@ -90,6 +93,47 @@ def _repeated(tokens: Array) -> Array:
     """Which of tokens [..., C] stand further ahead, too: [..., C] bool."""
     earlier = jnp.tril(jnp.ones((tokens.shape[-1],) * 2, bool), -1)
     return ((tokens[..., :, None] == tokens[..., None, :]) & earlier).any(-1)
+
+
+def in_blocks(config: Any, rows: int, length: int) -> bool:
+    """Whether a step over all tokens of [rows, length] positions is `greedy_in_blocks`; `config` is a `Refinement`."""
+    if config.logits_block is None or rows * length <= config.logits_block:
+        return False
+    return config.sampling.temperature == 0 and config.logits_callback is None and not config.replace.needs_logits_sum
+
+
+def greedy_in_blocks(
+    logits_of: Callable[[Array], Array], hidden: Array, inside: Array, config: Any
+) -> tuple[tuple[Array, Array], Candidates | None]:
+    """The likeliest tokens, with the logits of `config.logits_block` positions (of whole rows) at a time.
+
+    On CPU a block's logits are still in the cache when they are compared.
+
+    Args:
+      logits_of: hidden states [n, L, E] → logits [n, L, V], -inf for what may not be chosen.
+      hidden: [N, L, E].
+      inside: [N, L] bool, positions within each row's length.
+      config: a `Refinement`.
+
+    Returns:
+      ((tokens [N, L] int32, log-probabilities [N, L] float32), the first step's `candidates` if the configuration has
+      any, else None).
+    """
+    rows, length = inside.shape
+    blocks = -(-rows // max(1, config.logits_block // length))
+    at_once = -(-rows // blocks)
+
+    def one(block: tuple[Array, Array]) -> tuple[tuple[Array, Array], Candidates | None]:
+        output = StepOutput(logits_of(block[0]))
+        every = config.candidates
+        return greedy(output.logits), None if every is None else candidates(output, block[1], every)
+
+    def split(field: Array) -> Array:
+        more = jnp.pad(field, [(0, blocks * at_once - rows)] + [(0, 0)] * (field.ndim - 1))
+        return more.reshape(blocks, at_once, *field.shape[1:])
+
+    said = jax.lax.map(one, (split(hidden), split(inside)))
+    return jax.tree.map(lambda field: field.reshape(blocks * at_once, *field.shape[2:])[:rows], said)
 
 
 def log_normalizer(logits: Array, repeated: Array) -> Array:

@@ -30,20 +30,25 @@ class StepOutput:
     """What one decoder pass says; a stub in a test may return its logits alone.
 
     Attributes:
-      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token.
+      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token. None with `chosen`.
       candidates: None where the logits are of all tokens; else they are [N, L, C], of these.
       rejecter_logits: [N, L] float32, above 0 where the rejecter would keep the token; None without one.
       self_attentions: [N, layers, H, L, L] float32, or None where nobody asked.
       cross_attentions: [N, layers, H, L, Ls] float32, or None where nobody asked.
       memory: fields [N, L, …], what a pass over some of the positions reads of the others; None where nobody asked.
+      chosen: the likeliest token [N, L] int32 and its log-probability [N, L] float32, where the logits of all positions
+        never were there at once (see `shortcuts.greedy_in_blocks`).
+      next_candidates: with `chosen`, what the next steps choose among, or None for all tokens.
     """
 
-    logits: Array
+    logits: Array | None
     candidates: Candidates | None = None
     rejecter_logits: Array | None = None
     self_attentions: Array | None = None
     cross_attentions: Array | None = None
     memory: PyTree = None
+    chosen: tuple[Array, Array] | None = None
+    next_candidates: Candidates | None = None
 
 
 @struct.dataclass

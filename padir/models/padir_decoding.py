@@ -6,12 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
-from padir import cache as kv_cache
-from padir.cache import DecoderCache
 from padir.decoding import shortcuts, t5x_compat
 from padir.decoding.length_beam import with_neighbours
 from padir.decoding.refinement import (
-    LogitsFn,
     Refinement,
     go_on,
     initial_state,
@@ -19,15 +16,14 @@ from padir.decoding.refinement import (
     unfinished,
 )
 from padir.decoding.repeats import drop_repeats
-from padir.decoding.sampling import forbid_reserved, forbid_tokens
-from padir.decoding.state import Candidates, Hypotheses, RefinementState, StepOutput, Trace
+from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
 from padir.length import top_lengths
 from padir.masks import length_mask
 from padir.models.base import BaseModel
+from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.models.rescoring import Rescorer
-from padir.network import DecodePlan
 from padir.types import PAD_ID, Array, PyTree
 
 
@@ -170,7 +166,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     inside = length_mask(job.lengths.reshape(-1), bucket)
     rows = HypothesisRows(start, inside, plan, job.lengths, job.length_log_probs)
     live = jnp.repeat(job.live, job.lengths.shape[1])
-    state = initial_state(start, live, config, _step(model, module, rows, config))
+    state = initial_state(start, live, config, plain_step(model, module, rows, config))
     if config.keep_hypotheses is not None or config.candidates is not None:
         state, rows = _first_step(model, module, job, config, state, rows, sampling_key)
     state = _go_on(model, module, job, config, state, rows, sampling_key)
@@ -185,49 +181,6 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     return _ranked(state, tokens, scores, rows.lengths, order, model.max_target_length)
 
 
-def _step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
-    """A decoder pass over `rows`, with the logits that they may choose among."""
-    chosen = rows.candidates
-    embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
-
-    def step(tokens: Array, positions: Array | None = None, memory: PyTree = None) -> StepOutput:
-        here, among = chosen, embeddings
-        cache = None
-        if positions is not None:
-            here, among = kv_cache.read((chosen, embeddings), positions)
-            cache = DecoderCache(memory, positions)
-        output, hidden = _decoder_pass(module, tokens, rows.plan, config, cache)
-        if here is None:
-            return output.replace(logits=forbid_reserved(module.network.logits(hidden), model.ids))
-        logits = module.network.candidate_logits(hidden, among)
-        return output.replace(logits=forbid_tokens(logits, here.tokens, model.ids), candidates=here)
-
-    return step
-
-
-def _sharing_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
-    """The first decoder pass with `config.shared_candidates`."""
-    network, hypotheses = module.network, rows.lengths.shape[1]
-
-    def step(tokens: Array) -> StepOutput:
-        """tokens [N, L] int32 → logits [N, L, `shortcuts.count_shared`]."""
-        output, hidden = _decoder_pass(module, tokens, rows.plan, config)
-        logits = forbid_reserved(network.logits(hidden[::hypotheses]), model.ids)
-        shared = shortcuts.shared_candidates(logits, rows.lengths[:, 0], config.candidates)
-        of_source = hidden.reshape(rows.lengths.shape[0], -1, hidden.shape[-1])
-        logits = network.candidate_logits(of_source, network.candidate_embeddings(shared.tokens[:, 0]))
-        logits = jnp.where(shared.repeated, -jnp.inf, forbid_tokens(logits, shared.tokens, model.ids))
-        # Of every row and position, for whoever reads some of them; under jit nothing is copied.
-        wide = (*tokens.shape, logits.shape[-1])
-        everywhere = Candidates(
-            *(jnp.broadcast_to(jnp.repeat(of, hypotheses, 0), wide) for of in (shared.tokens, shared.repeated)),
-            jnp.repeat(shared.log_rest, hypotheses, 0),
-        )
-        return output.replace(logits=logits.reshape(wide), candidates=everywhere)
-
-    return step
-
-
 def _first_step(
     model: BaseModel,
     module: nnx.Module,
@@ -240,7 +193,7 @@ def _first_step(
     """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
-    step = _sharing_step if config.shared_candidates else _step
+    step = sharing_step if config.shared_candidates else plain_step
     state, output = refinement_step(
         step(model, module, rows, config),
         state,
@@ -258,8 +211,11 @@ def _first_step(
         scores = config.rank(state.log_probs, rows.inside, rows.length_log_probs.reshape(-1))
         kept = shortcuts.best_rows(scores.reshape(rows.lengths.shape), config.keep_hypotheses)
         state, rows = shortcuts.keep_rows(state, kept), rows.keep(kept)
-        output = StepOutput(*jax.tree.map(lambda field: field[kept], (output.logits, output.candidates)))
-    if config.candidates is not None:
+        said = StepOutput(output.logits, candidates=output.candidates, next_candidates=output.next_candidates)
+        output = jax.tree.map(lambda field: field[kept], said)
+    if output.next_candidates is not None:
+        rows = rows.replace(candidates=output.next_candidates)
+    elif config.candidates is not None:
         rows = rows.replace(candidates=shortcuts.candidates(output, rows.inside, config.candidates))
     return state, rows
 
@@ -282,7 +238,7 @@ def _go_on(
     fewer = sources // 2
     compact = config.compact_rows and fewer >= _FEWEST_SOURCES
     state = go_on(
-        _step(model, module, rows, config),
+        plain_step(model, module, rows, config),
         state,
         rows.start,
         rows.inside,
@@ -316,7 +272,7 @@ def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypo
 
     def step(tokens: Array) -> StepOutput:
         plan = module.network.plan(job.encoded, job.source, tokens)
-        output, hidden = _decoder_pass(module, tokens, plan, config)
+        output, hidden = decoder_pass(module, tokens, plan, config)
         return output.replace(logits=module.network.logits(hidden))
 
     live = jnp.repeat(job.live, job.lengths.shape[1])
@@ -336,24 +292,6 @@ def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> 
         for way in range(ways)
     ]
     return jnp.stack(starts, axis=1).reshape(lengths.size, -1)
-
-
-def _decoder_pass(
-    module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement, cache: DecoderCache | None = None
-) -> tuple[StepOutput, Array]:
-    """One decoder pass, tokens [N, L] int32: what the configuration asks for but logits, and hidden states [N, L, E].
-
-    With a `cache` the tokens are those of its positions.
-    """
-    output = module.network.decode(tokens, plan, cache)
-    step = StepOutput(logits=None)
-    if config.remask.needs_rejecter:
-        step = step.replace(rejecter_logits=module.rejecter(output.hidden))
-    if config.active_positions is not None:
-        step = step.replace(memory=output.cache.layers)
-    if config.return_attentions:
-        step = step.replace(self_attentions=output.self_attentions, cross_attentions=output.cross_attentions)
-    return step, output.hidden
 
 
 def _ranked(

@@ -1,0 +1,84 @@
+"""One decoder pass over all hypotheses, and what it says of their next tokens (layer 5)."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+
+from padir import cache as kv_cache
+from padir.cache import DecoderCache
+from padir.decoding import shortcuts
+from padir.decoding.refinement import LogitsFn, Refinement
+from padir.decoding.sampling import forbid_reserved, forbid_tokens
+from padir.decoding.state import Candidates, StepOutput
+from padir.models.base import BaseModel
+from padir.models.hypothesis_rows import HypothesisRows
+from padir.network import DecodePlan
+from padir.types import Array, PyTree
+
+
+def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
+    """A decoder pass over `rows`, with the logits that they may choose among."""
+    chosen = rows.candidates
+    embeddings = None if chosen is None else module.network.candidate_embeddings(chosen.tokens)
+
+    def of_all(hidden: Array) -> Array:
+        return forbid_reserved(module.network.logits(hidden), model.ids)
+
+    def step(tokens: Array, positions: Array | None = None, memory: PyTree = None) -> StepOutput:
+        here, among = chosen, embeddings
+        cache = None
+        if positions is not None:
+            here, among = kv_cache.read((chosen, embeddings), positions)
+            cache = DecoderCache(memory, positions)
+        output, hidden = decoder_pass(module, tokens, rows.plan, config, cache)
+        if here is None:
+            if shortcuts.in_blocks(config, *tokens.shape):
+                said = shortcuts.greedy_in_blocks(of_all, hidden, rows.inside, config)
+                return output.replace(chosen=said[0], next_candidates=said[1])
+            return output.replace(logits=of_all(hidden))
+        logits = module.network.candidate_logits(hidden, among)
+        return output.replace(logits=forbid_tokens(logits, here.tokens, model.ids), candidates=here)
+
+    return step
+
+
+def sharing_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
+    """The first decoder pass with `config.shared_candidates`."""
+    network, hypotheses = module.network, rows.lengths.shape[1]
+
+    def step(tokens: Array) -> StepOutput:
+        """tokens [N, L] int32 → logits [N, L, `shortcuts.count_shared`]."""
+        output, hidden = decoder_pass(module, tokens, rows.plan, config)
+        logits = forbid_reserved(network.logits(hidden[::hypotheses]), model.ids)
+        shared = shortcuts.shared_candidates(logits, rows.lengths[:, 0], config.candidates)
+        of_source = hidden.reshape(rows.lengths.shape[0], -1, hidden.shape[-1])
+        logits = network.candidate_logits(of_source, network.candidate_embeddings(shared.tokens[:, 0]))
+        logits = jnp.where(shared.repeated, -jnp.inf, forbid_tokens(logits, shared.tokens, model.ids))
+        # Of every row and position, for whoever reads some of them; under jit nothing is copied.
+        wide = (*tokens.shape, logits.shape[-1])
+        everywhere = Candidates(
+            *(jnp.broadcast_to(jnp.repeat(of, hypotheses, 0), wide) for of in (shared.tokens, shared.repeated)),
+            jnp.repeat(shared.log_rest, hypotheses, 0),
+        )
+        return output.replace(logits=logits.reshape(wide), candidates=everywhere)
+
+    return step
+
+
+def decoder_pass(
+    module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement, cache: DecoderCache | None = None
+) -> tuple[StepOutput, Array]:
+    """One decoder pass, tokens [N, L] int32: what the configuration asks for but logits, and hidden states [N, L, E].
+
+    With a `cache` the tokens are those of its positions.
+    """
+    output = module.network.decode(tokens, plan, cache)
+    step = StepOutput(logits=None)
+    if config.remask.needs_rejecter:
+        step = step.replace(rejecter_logits=module.rejecter(output.hidden))
+    if config.active_positions is not None:
+        step = step.replace(memory=output.cache.layers)
+    if config.return_attentions:
+        step = step.replace(self_attentions=output.self_attentions, cross_attentions=output.cross_attentions)
+    return step, output.hidden
