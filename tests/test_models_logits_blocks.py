@@ -42,9 +42,10 @@ def decode(params, sources, config):
     [
         {},
         {"candidates": 3, "num_hypotheses": 3, "keep_hypotheses": 1, "active_positions": 4},
+        {"active_positions": 4},
         {"remask": RemaskLinear(), "rewrite_only_remasked": True, "compact_rows": True},
     ],
-    ids=["plain", "shortcuts", "mask-predict"],
+    ids=["plain", "shortcuts", "active", "mask-predict"],
 )
 def test_logits_in_blocks_give_the_same_translations(params, sources, options, block, monkeypatch):
     """6 sources of 14 positions: blocks of one row, of two, and of four with two rows to spare."""

@@ -111,7 +111,7 @@ def greedy_in_blocks(
 
     Args:
       logits_of: hidden states [n, L, E] → logits [n, L, V], -inf for what may not be chosen.
-      hidden: [N, L, E].
+      hidden: [N, L, E]; with `active_positions` but no `candidates` also [N, k, E].
       inside: [N, L] bool, positions within each row's length.
       config: a `Refinement`.
 
@@ -119,7 +119,7 @@ def greedy_in_blocks(
       ((tokens [N, L] int32, log-probabilities [N, L] float32), the first step's `candidates` if the configuration has
       any, else None).
     """
-    rows, length = inside.shape
+    rows, length = hidden.shape[:2]
     blocks = -(-rows // max(1, config.logits_block // length))
     at_once = -(-rows // blocks)
 
