@@ -26,6 +26,7 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
         return forbid_reserved(module.network.logits(hidden), model.ids)
 
     def step(tokens: Array, positions: Array | None = None, memory: PyTree = None) -> StepOutput:
+        """tokens [N, L] int32, or [N, k] at `positions` [N, k] beside the `memory` of the others."""
         here, among = chosen, embeddings
         cache = None
         if positions is not None:
