@@ -26,6 +26,8 @@ CORE = [
     "tqdm>=4.66",
     "matplotlib>=3.9",
     "numpy>=2.0",
+    "pillow>=10.0",
+    "scipy>=1.13",
 ]
 
 EXTRAS = {

@@ -71,8 +71,8 @@ class Refinement:
         sources are finished: the same translations (up to rounding) sooner, for a decoder more to compile at every
         halving. Several devices keep all of their rows.
       logits_block: on one device, compute the logits of all tokens for so many positions at a time where nothing but
-        the likeliest is asked of them: the same translations (up to rounding), and memory does not grow with the
-        batch. None computes those of all positions at once, as do several devices.
+        the likeliest is asked of them: the same translations (up to rounding), in logits that do not grow with the
+        batch. None computes those of all positions at once, as `Translator` has several devices do.
       target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
         length is the one computed. The longest target of the model is always added.
       return_trace: keep every step of every hypothesis.
