@@ -26,8 +26,10 @@ CORE = [
     "tqdm>=4.66",
     "matplotlib>=3.9",
     "numpy>=2.0",
+    "ml_dtypes>=0.4",
     "pillow>=10.0",
     "scipy>=1.13",
+    "tensorstore>=0.1.60",
 ]
 
 EXTRAS = {

@@ -1,6 +1,8 @@
 """The wheel: what is in it, what it requires, and that it works away from the repository."""
 
+import ast
 import email
+import importlib.metadata
 import pathlib
 import re
 import shutil
@@ -96,6 +98,24 @@ def test_core_requires_no_tensorflow(wheel):
     assert not [name for name in core if re.match("tensorflow|seqio|clu$|t5", name)]
     tensorflow = {"tensorflow", "tensorflow-text", "tensorflow-datasets"}
     assert _requirement_names(metadata, "data") == {"seqio", "importlib-resources", *tensorflow}
+
+
+def test_what_is_imported_is_required(wheel):
+    """Not only brought along by something else: that may change."""
+    imported = set()
+    for path in (ROOT / "padir").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module.split(".")[0])
+    # COMET runs in an environment of its own.
+    others = imported - set(sys.stdlib_module_names) - {"padir", "tasks", "comet"}
+    origins = importlib.metadata.packages_distributions()
+    needed = {origins[name][0].lower().replace("_", "-") for name in others}
+    assert {"jax", "gin-config", "pillow", "scipy"} <= needed
+    metadata = _metadata(wheel)
+    assert needed - _requirement_names(metadata) - _requirement_names(metadata, "data") == set()
 
 
 def test_constraints_pin_every_requirement(wheel):
