@@ -1,8 +1,9 @@
 """What the order of operands does to a decode: `python benchmarks/operand_order.py --embed_dim 512 --layers 6`.
 
-Untrained models, one sentence of `--length` tokens to as many, programs that differ in `padir.layers.project`
-alone: the activations first, the weight first, and what the code does (the weight first up to 64 rows). The programs
-take turns in a random order in one process; prints the median and the fastest fifth of each, in ms.
+Untrained models, one sentence of `--length` tokens to as many, programs that differ only in how `padir.layers`
+multiplies with weights: the activations first, the weight first, the weight first up to 64 rows, and what the code does
+(that, but small weights turned, see `padir.for_decoding`). The programs take turns in a random order in one process;
+prints the median and the fastest fifth of each, in ms.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
 from padir.types import EOS_ID, TokenIds
 
-VARIANTS = {"activations first": 0, "weight first": 2**31, "as it is": layers._FEW_ROWS}
+# Up to how many rows the weight is first, and how large a weight may be to be turned.
+VARIANTS = {
+    "activations first": (0, 0),
+    "weight first": (2**31, 0),
+    f"weight first up to {layers._FEW_ROWS} rows": (layers._FEW_ROWS, 0),
+    "as it is": (layers._FEW_ROWS, layers._SMALL_WEIGHT),
+}
 
 
 def main() -> None:
@@ -37,9 +44,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     programs = {
-        (system, variant): _compiled(decode, few_rows)
-        for variant, few_rows in VARIANTS.items()
-        for system, decode in _systems(options).items()
+        (name, variant): _compiled(system, *limits)
+        for variant, limits in VARIANTS.items()
+        for name, system in _systems(options).items()
     }
     samples: dict[tuple[str, str], list[float]] = {name: [] for name in programs}
     for _ in range(options.repeats):
@@ -55,7 +62,7 @@ def main() -> None:
 
 
 def _systems(options: argparse.Namespace) -> dict:
-    """By name, a function of parameters that decodes one sentence, and the parameters."""
+    """By name, a model, its parameters, and what `decode` takes after those."""
     size = options.embed_dim
     network = NetworkConfig(
         embed_dim=size,
@@ -77,10 +84,10 @@ def _systems(options: argparse.Namespace) -> dict:
     def padir_steps(steps: int, hypotheses: int):
         config = Refinement(num_steps=steps, stop=StopNever(), target_buckets=(options.length,))
         lengths = jnp.full((1, hypotheses), options.length)
-        return lambda params: padir.decode(params, source, key, config, lengths=lengths), padir_params
+        return padir, padir_params, {"source": source, "key": key, "config": config, "lengths": lengths}
 
     def ar_search(config: Autoregressive | BeamSearch):
-        return lambda params: ar.decode(params, source, key, config), ar_params
+        return ar, ar_params, {"source": source, "key": key, "config": config}
 
     return {
         "AR greedy": ar_search(Autoregressive(**room)),
@@ -91,13 +98,16 @@ def _systems(options: argparse.Namespace) -> dict:
     }
 
 
-def _compiled(system: tuple, few_rows: int):
-    """A function without arguments that runs the decode, compiled with `few_rows` and run once."""
-    decode, params = system
-    with mock.patch.object(layers, "_FEW_ROWS", few_rows):
-        program = jax.jit(decode).lower(params).compile()
-    program(params)
-    return functools.partial(program, params)
+def _compiled(system: tuple, few_rows: int, small_weight: int):
+    """A function without arguments that runs the decode, compiled with these limits and run once."""
+    model, params, options = system
+    # A model remembers what its parameters were prepared like.
+    model = dataclasses.replace(model)
+    with mock.patch.multiple(layers, _FEW_ROWS=few_rows, _SMALL_WEIGHT=small_weight):
+        prepared = model.for_decoding(params)
+        program = jax.jit(lambda prepared: model.decode(prepared, **options)).lower(prepared).compile()
+    program(prepared)
+    return functools.partial(program, prepared)
 
 
 if __name__ == "__main__":

@@ -62,9 +62,22 @@ class MultiHeadAttention(nnx.Module):
         # Positions that all rows share come as one row, which cannot be split.
         return constrain(split, "batch" if len(x) > 1 else None, "length", "act_heads", None)
 
+    def values(self, x: Array) -> Array:
+        """x [B, keys, E] → values [B, keys, H, D]."""
+        return self._split_heads(self.value(x))
+
     def key_value(self, x: Array) -> KeyValue:
         """x [B, keys, E] → keys and values [B, keys, H, D]."""
-        return KeyValue(self._split_heads(self.key(x)), self._split_heads(self.value(x)))
+        return KeyValue(self._split_heads(self.key(x)), self.values(x))
+
+    def logits(self, query_input: Array, key: Array) -> Array:
+        """What asks [B, Q, E], projected keys [B, K, H, D] → attention logits without a bias [B, H, Q, K]."""
+        query = self._split_heads(self.query(query_input))
+        return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=self.logits_dtype)
+
+    def normalised(self, logits: Array, bias: Array) -> Array:
+        """Logits [B, H, Q, K] and what is broadcast to them → attention weights [B, H, Q, K] float32."""
+        return jax.nn.softmax(logits + bias.astype(self.logits_dtype), axis=-1).astype(jnp.float32)
 
     def weights(self, query_input: Array, key: Array, bias: Array) -> Array:
         """Attention weights.
@@ -77,9 +90,7 @@ class MultiHeadAttention(nnx.Module):
         Returns:
           [B, H, Q, K] float32, each row over K sums to 1.
         """
-        query = self._split_heads(self.query(query_input))
-        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=self.logits_dtype)
-        return jax.nn.softmax(logits + bias.astype(self.logits_dtype), axis=-1).astype(jnp.float32)
+        return self.normalised(self.logits(query_input, key), bias)
 
     def apply(self, weights: Array, value: Array) -> Array:
         """Weighted sum of values, projected back: [B, H, Q, K], [B, K, H, D] → [B, Q, E]."""

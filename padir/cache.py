@@ -79,6 +79,14 @@ def read(fields: PyTree, position: Array) -> PyTree:
     return jax.tree.map(take, fields)
 
 
+def queries(position: Array, count: int, weights: Array) -> Array:
+    """Of biases or weights [N or 1, H, Lt, keys], those of `count` queries at a `DecoderCache.position`."""
+    if position.ndim == 0:
+        return jax.lax.dynamic_slice_in_dim(weights, position, count, axis=2)
+    every = jnp.broadcast_to(weights, (len(position), *weights.shape[1:]))
+    return jnp.take_along_axis(every, position[:, None, :, None], axis=2)
+
+
 def reorder(cache: DecoderCache, rows: Array) -> DecoderCache:
     """The cache whose row n is what row rows[n] was: rows [N] int32."""
     return cache.replace(layers=jax.tree.map(lambda field: field[rows], cache.layers))

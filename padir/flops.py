@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from padir import for_decoding
 from padir.network import NetworkConfig
 
 
@@ -63,11 +64,14 @@ def encode(config: NetworkConfig, batch: int, source: int) -> Cost:
     return config.num_encoder_layers * (attention + _mlp(config, rows))
 
 
-def plan(config: NetworkConfig, batch: int, source: int, target: int) -> Cost:
-    """Cross-attention keys and values of sources [batch, source], and positional weights of `target` positions."""
+def plan(config: NetworkConfig, batch: int, source: int, target: int, *, prepared: bool = False) -> Cost:
+    """Cross-attention keys and values of sources [batch, source], and how `target` positions attend to each other.
+
+    The latter is looked up where the parameters are `prepared` for decoding, unless there are too many positions.
+    """
     width = _width(config)
     layer = 2 * _dense(batch * source, config.embed_dim, width)
-    if config.positional_attention:
+    if config.positional_attention and not (prepared and for_decoding.tabulates_positions(config)):
         layer += 2 * _dense(target, config.embed_dim, width) + _mix(target, target, width)
     return config.num_decoder_layers * layer
 

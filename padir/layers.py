@@ -41,8 +41,10 @@ def subkey(key: Array | None, index: int) -> Array | None:
     return None if key is None else jax.random.fold_in(key, index)
 
 
-# Up to so many rows of activations `project` puts the weight first; found with benchmarks/operand_order.py.
+# Up to so many rows of activations `project` puts the weight first, and up to so many numbers decoding turns a weight;
+# benchmarks/operand_order.py measures what either does.
 _FEW_ROWS = 64
+_SMALL_WEIGHT = 2**17
 
 
 def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
@@ -57,8 +59,20 @@ def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
 
 
+def _turned(weight: Array, dtype: jnp.dtype) -> nnx.Param | None:
+    """A small weight [out, in] as [in, out] in `dtype`, faster to multiply few rows with; None of a large one."""
+    return nnx.Param(weight.T.astype(dtype)) if weight.size <= _SMALL_WEIGHT else None
+
+
+def _times_turned(x: Array, turned: nnx.Param, dtype: jnp.dtype) -> Array:
+    """x [..., in], a turned weight [in, out] → [..., out] in `dtype`."""
+    return jnp.einsum("...i,io->...o", x.astype(turned.dtype), turned[...], preferred_element_type=dtype)
+
+
 class Dense(nnx.Module):
     """Linear map without a bias: [..., in] → [..., out]."""
+
+    turned: nnx.Param | None = None
 
     def __init__(self, in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, scale: float = 1.0):
         """Draws a weight [out, in] float32 from N(0, scale²/in), the T5 initialisation."""
@@ -67,7 +81,16 @@ class Dense(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: Array) -> Array:
+        if self.turned is not None:
+            return _times_turned(x, self.turned, self.dtype)
         return project(self.weight[...].astype(self.dtype), x, self.dtype)
+
+    def turn(self) -> None:
+        """Keeps a small weight as decoding reads it, in the place of `weight`."""
+        turned = _turned(self.weight[...], self.dtype)
+        if turned is not None:
+            self.turned = turned
+            del self.weight
 
     def in_float32(self, x: Array) -> Array:
         """The same product of activations in `dtype`, but added up and returned in float32: for logits."""
@@ -76,6 +99,8 @@ class Dense(nnx.Module):
 
 class Embed(nnx.Module):
     """A table [size, E] looked up by id, and used transposed as tied logits."""
+
+    turned: nnx.Param | None = None
 
     def __init__(self, size: int, features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, stddev: float = 1.0):
         self.embedding = nnx.Param(jax.random.normal(rngs.params(), (size, features), jnp.float32) * stddev)
@@ -87,7 +112,13 @@ class Embed(nnx.Module):
 
     def attend(self, x: Array) -> Array:
         """x [..., E] → dot products with every row of the table [..., size], in float32."""
+        if self.turned is not None:
+            return _times_turned(x, self.turned, jnp.dtype("float32"))
         return project(self.embedding[...].astype(self.dtype), x, jnp.dtype("float32"))
+
+    def turn(self) -> None:
+        """Keeps a small table for `attend`, too, as decoding reads it there."""
+        self.turned = _turned(self.embedding[...], self.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -142,15 +173,17 @@ class RelativePositionBias(nnx.Module):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
 
-    def __call__(self, query_positions: Array, key_positions: Array) -> Array:
-        """Positions [Q] and [K] int32 → bias [1, H, Q, K] float32."""
-        distance = key_positions[None, :] - query_positions[:, None]
-        buckets = relative_position_bucket(
-            distance,
-            bidirectional=self.bidirectional,
-            num_buckets=self.num_buckets,
-            max_distance=self.max_distance,
-        )
+    def __call__(self, length: int) -> Array:
+        """The bias between all positions, [1, H, length, length] float32."""
+        # Buckets depend on nothing that a program is given: it need not take their logarithms at every request.
+        with jax.ensure_compile_time_eval():
+            positions = jnp.arange(length)
+            buckets = relative_position_bucket(
+                positions[None, :] - positions[:, None],
+                bidirectional=self.bidirectional,
+                num_buckets=self.num_buckets,
+                max_distance=self.max_distance,
+            )
         return jnp.take(self.rel_embedding[...], buckets, axis=1)[None]
 
 

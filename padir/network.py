@@ -154,8 +154,7 @@ class Encoder(nnx.Module):
 
     def __call__(self, x: Array, mask: Array, key: Array | None) -> Array:
         """x [B, Ls, E], mask [B, 1, Ls, Ls] bool → [B, Ls, E]."""
-        positions = jnp.arange(x.shape[1])
-        bias = self.relpos_bias(positions, positions) + masks.to_bias(mask)
+        bias = self.relpos_bias(x.shape[1]) + masks.to_bias(mask)
         x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
         for index, layer in enumerate(self.layers):
             x = rematerialised(layer)(x, bias, subkey(key, index + 2))
@@ -178,10 +177,10 @@ class DecoderLayer(nnx.Module):
         self.mlp = _mlp(config, rngs)
         self.dropout_rate = config.dropout_rate
 
-    def positional_weights(self, position_embeddings: Array, bias: Array) -> Array:
-        """Position embeddings [Lt, E], bias [N, H, Lt, Lt] → attention weights [N, H, Lt, Lt]."""
+    def positional_logits(self, position_embeddings: Array) -> Array:
+        """Position embeddings [Lt, E] → logits of positional attention without a bias [1, H, Lt, Lt]."""
         normed = self.pre_positional_attention_layer_norm(position_embeddings)[None]
-        return self.positional_attention.weights(normed, self.positional_attention.key_value(normed).key, bias)
+        return self.positional_attention.logits(normed, self.positional_attention.key_value(normed).key)
 
     def __call__(
         self,
@@ -208,7 +207,7 @@ class DecoderLayer(nnx.Module):
         if positional_weights is not None:
             # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
             weights = dropout(positional_weights, self.dropout_rate, subkey(key, 2), broadcast_axis=-2)
-            values = self.positional_attention.key_value(x).value
+            values = self.positional_attention.values(x)
             if cached is not None:
                 values = kv_cache.write(cached[0].positional, values, cached[1])
             x = _residual(x + self.positional_attention.apply(weights, values))
@@ -227,6 +226,8 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """Embedded target → hidden states, given a plan."""
 
+    positional_table: nnx.Param | None = None
+
     def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
         dtype = jnp.dtype(config.dtype)
         self.relpos_bias = RelativePositionBias(config.num_heads, bidirectional=not config.causal, rngs=rngs)
@@ -236,11 +237,20 @@ class Decoder(nnx.Module):
         self.decoder_norm = RMSNorm(config.embed_dim, dtype=dtype)
         self.dropout_rate = config.dropout_rate
 
+    def positional_logits(self, length: int) -> Array:
+        """Of positional attention, of every layer: [layers, H, length, length] without a bias."""
+        if self.positional_table is not None:
+            return self.positional_table[..., :length, :length]
+        embeddings = self.abs_pos_embed(jnp.arange(length))
+        return jnp.concatenate([layer.positional_logits(embeddings) for layer in self.layers])
+
     def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
         """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
         self_bias, positional = plan.self_bias, plan.positional_weights or (None,) * len(self.layers)
         if cache is not None:
-            self_bias, positional = jax.tree.map(partial(_queries, cache.position, x), (self_bias, positional))
+            self_bias, positional = jax.tree.map(
+                partial(kv_cache.queries, cache.position, x.shape[1]), (self_bias, positional)
+            )
         x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
         self_attentions, cross_attentions, written = [], [], []
         for index, layer in enumerate(self.layers):
@@ -294,9 +304,8 @@ class EncoderDecoder(nnx.Module):
           A `DecodePlan`.
         """
         length = target if isinstance(target, int) else target.shape[-1]
-        positions = jnp.arange(length)
         mask = masks.causal_mask(length) if self.config.causal else masks.parallel_decoder_mask(target)
-        self_bias = self.decoder.relpos_bias(positions, positions) + masks.to_bias(mask)
+        self_bias = self.decoder.relpos_bias(length) + masks.to_bias(mask)
         positional = ()
         if self.config.positional_attention:
             if length > self.config.max_positions:
@@ -304,8 +313,11 @@ class EncoderDecoder(nnx.Module):
                     f"target length {length} exceeds the {self.config.max_positions} learnt positions: "
                     "shorten the longest target bucket or raise NetworkConfig.max_positions"
                 )
-            embeddings = self.decoder.abs_pos_embed(positions)
-            positional = tuple(layer.positional_weights(embeddings, self_bias) for layer in self.decoder.layers)
+            logits = self.decoder.positional_logits(length)
+            positional = tuple(
+                layer.positional_attention.normalised(logits[index, None], self_bias)
+                for index, layer in enumerate(self.decoder.layers)
+            )
         source = tuple(layer.encoder_decoder_attention.key_value(encoded) for layer in self.decoder.layers)
         return DecodePlan(source, masks.to_bias(masks.source_mask(source_tokens)), self_bias, positional)
 
@@ -352,14 +364,6 @@ class EncoderDecoder(nnx.Module):
 def _residual(x: Array) -> Array:
     """x [N, L, E], split over devices as the rules say; N = B where training does so."""
     return constrain(x, "batch", "length", "act_embed")
-
-
-def _queries(position: Array, x: Array, weights: Array) -> Array:
-    """Of biases or weights [N or 1, H, Lt, keys], those of queries x [N, q, E] at a `DecoderCache.position`."""
-    if position.ndim == 0:
-        return jax.lax.dynamic_slice_in_dim(weights, position, x.shape[1], axis=2)
-    every = jnp.broadcast_to(weights, (x.shape[0], *weights.shape[1:]))
-    return jnp.take_along_axis(every, position[:, None, :, None], axis=2)
 
 
 def _unfold_queries(weights: Array, rows: int) -> Array:

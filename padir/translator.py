@@ -96,6 +96,11 @@ class Decoder:
     Each combination of (rows, padded source length, decode configuration) is compiled at its first use: rows are
     rounded up to a power of two, source lengths to `SOURCE_BUCKETS`. A refinement is compiled with a branch for
     every one of its target buckets, needed or not: fewer of them compile faster.
+
+    Attributes:
+      model: what `params` are of.
+      params: as they were trained, on all devices.
+      decoding_params: as the programs read them (`BaseModel.for_decoding`).
     """
 
     def __init__(self, model: Model, params: PyTree, *, seed: int = 0, rescorer: Rescorer | None = None):
@@ -116,16 +121,12 @@ class Decoder:
         self._mesh = _own_mesh()
         if self._mesh.devices.flat[0].platform == "cpu":
             host_memory.keep_freed()
-        placed = jax.device_put((params, rescorer), sharding.replicated(self._mesh))
-        self._leaves, self._structure = jax.tree.flatten(placed)
+        self.params, rescorer = jax.device_put((params, rescorer), sharding.replicated(self._mesh))
+        self.decoding_params = model.for_decoding(self.params)
+        self._leaves, self._structure = jax.tree.flatten((self.decoding_params, rescorer))
         self._key = rng.stream(seed, "decode")
         # `_program` would hash the model at every request.
         self._programs: dict[DecodeConfig, _Program] = {}
-
-    @property
-    def params(self) -> PyTree:
-        """The parameters, on all devices."""
-        return jax.tree.unflatten(self._structure, self._leaves)[0]
 
     @property
     def rescorer(self) -> Rescorer | None:

@@ -36,7 +36,8 @@ class StandIn(Translator):
         )
         self.step, self.batches = step, []
         self._has_rescorer = False
-        self._leaves, self._structure = jax.tree.flatten(({"weights": np.arange(3)}, None))
+        self.params = self.decoding_params = {"weights": np.arange(3)}
+        self._leaves, self._structure = jax.tree.flatten((self.decoding_params, None))
         self._seconds = seconds_per_batch
 
     def decode_ids(self, sources, decode, lengths=None):

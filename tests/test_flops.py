@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from padir import flops
+from padir import flops, for_decoding
 from padir.models import AutoregressiveModel, PadirModel
 from padir.network import EncoderDecoder, NetworkConfig
 from padir.types import TokenIds
@@ -47,6 +47,9 @@ class TestAgainstXla:
         target = TARGET if config.causal else jnp.ones((1, TARGET), int)
         found = counted(lambda encoded: network.plan(encoded, source, target), encoded)
         assert_close(found, flops.plan(config, 2, SOURCE, TARGET))
+        for_decoding.prepare(network)
+        found = counted(lambda encoded: network.plan(encoded, source, target), encoded)
+        assert_close(found, flops.plan(config, 2, SOURCE, TARGET, prepared=True))
 
     @pytest.mark.parametrize("rows", [1, 3])
     def test_decoder_pass(self, config, rows):

@@ -168,8 +168,8 @@ def test_relative_position_buckets_equal_the_release(golden):
 def test_relative_position_bias_reads_key_minus_query(rngs):
     bias = layers.RelativePositionBias(2, bidirectional=True, rngs=rngs)
     table = np.asarray(bias.rel_embedding[...])
-    out = bias(jnp.array([0, 5]), jnp.array([0, 3]))
-    assert out.shape == (1, 2, 2, 2)
-    # distances [[0, 3], [-5, -2]] → buckets [[0, 19], [5, 2]]
-    np.testing.assert_array_equal(out[0], table[:, [[0, 19], [5, 2]]])
+    out = bias(6)
+    assert out.shape == (1, 2, 6, 6)
+    # Queries 0 and 5, keys 0 and 3: distances [[0, 3], [-5, -2]] → buckets [[0, 19], [5, 2]]
+    np.testing.assert_array_equal(out[0][:, [[0, 0], [5, 5]], [[0, 3], [0, 3]]], table[:, [[0, 19], [5, 2]]])
     assert np.abs(table).max() <= np.sqrt(3 / 17)

@@ -24,7 +24,7 @@ LAYERS = (
         "device_peaks",
     ),
     ("masks", "layers", "attention", "cache"),
-    ("network", "length", "flops"),
+    ("network", "for_decoding", "length", "flops"),
     ("corruption", "losses"),
     ("decoding",),
     ("models", "interop"),

@@ -63,7 +63,8 @@ class Asked:
         network, source = model.network, self.source_width(batch)
         steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
         target, decode = self.target_width(batch), self.system.decode
-        once = flops.encode(network, rows, source + model.source_prefix) + flops.plan(network, rows, source, target)
+        once = flops.encode(network, rows, source + model.source_prefix)
+        once += flops.plan(network, rows, source, target, prepared=True)
         shape = {"keys": target, "source": source, "sources": rows}
         if self.system.is_autoregressive:
             return once + steps * flops.decoder_pass(network, hypotheses, 1, **shape)

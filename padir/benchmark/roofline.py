@@ -137,7 +137,7 @@ def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
     Source and target are padded as a request's are: the source to its bucket; the target is taken as one.
     """
     source = source_width(system.model, source)
-    model, params, hypotheses = system.model, system.decoder.params, system.hypotheses
+    model, params, hypotheses = system.model, system.decoder.decoding_params, system.hypotheses
     network, causal = model.network, isinstance(model, AutoregressiveModel)
     tokens = jnp.full((1, source), UNK_ID + 1, jnp.int32)
     targets = jnp.full((hypotheses, target), UNK_ID + 1, jnp.int32)
@@ -171,7 +171,9 @@ def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
     only_logits = flops.Cost(whole.flops - without.flops, whole.bytes - without.bytes)
     return {
         "encode": Phase(_timed(encode, params, tokens), flops.encode(network, 1, positions), positions),
-        "plan": Phase(_timed(plan, params, encoded, tokens), flops.plan(network, 1, source, target), source),
+        "plan": Phase(
+            _timed(plan, params, encoded, tokens), flops.plan(network, 1, source, target, prepared=True), source
+        ),
         "step": Phase(_timed(step, params, targets, made), whole, hypotheses * queries),
         "step: logits": Phase(_timed(logits, params, hidden), only_logits, hypotheses * queries),
     }

@@ -86,7 +86,7 @@ def test_weights_that_know_no_end_write_what_they_are_asked_for(measured):
 def test_work_is_that_of_the_padded_shapes(measured):
     """Source 10 in a bucket of 16 with [LENGTH]; target 9 in one of 12; three hypotheses; one row on each device."""
     network = NetworkConfig(**TINY, vocab_size=256)
-    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12)
+    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12, prepared=True)
     expected = once + 4 * flops.decoder_pass(network, 24, 12, 12, 15, sources=8)
     found = measured[1]["systems"]["4 steps"]
     assert found["gflops"] == pytest.approx(expected.flops / 1e9)
@@ -107,7 +107,7 @@ def test_work_of_shortcuts():
         return step + flops.candidate_logits(network, 8 * positions, 13, lists=8 * positions)
 
     first = flops.decoder_pass(network, 24, 12, 12, 15, sources=8)
-    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12)
+    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12, prepared=True)
     assert asked.cost(batch) == once + first + kept(12) + 3 * kept(2)
 
 
@@ -123,7 +123,7 @@ def test_work_of_shared_candidates():
     hidden = flops.decoder_pass(network, 24, 12, 12, 15, sources=8, logits=False)
     every = flops.Cost(2 * 8 * 12 * width * 256, 4 * width * 256)
     shared = flops.Cost(2 * 24 * 12 * width * 49, 4 * 8 * 49 * width)
-    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12)
+    once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12, prepared=True)
     assert asked.cost(batch) == once + hidden + every + shared
 
 

@@ -1,0 +1,37 @@
+"""What decoding computes once for all requests: whatever depends on the parameters alone (layer 2)."""
+
+from __future__ import annotations
+
+from flax import nnx
+
+from padir.layers import Dense
+from padir.network import EncoderDecoder, NetworkConfig
+
+# Numbers in a layer's table of how each position attends to each other: 8 MB.
+_LARGEST_POSITIONAL_TABLE = 2**21
+
+
+def tabulates_positions(config: NetworkConfig) -> bool:
+    """Whether `prepare` tabulates how position attends to position: if it does, and there are not very many."""
+    return config.positional_attention and config.num_heads * config.max_positions**2 <= _LARGEST_POSITIONAL_TABLE
+
+
+def prepare(network: EncoderDecoder) -> None:
+    """Puts what decoding needs in the place of the parameters that it is computed from.
+
+    That is how position attends to position (unless there are very many), and small weights as few rows are multiplied
+    with fastest (`Dense.turn`). What comes out is the same but for the order in which floats are added up.
+    """
+    config, decoder = network.config, network.decoder
+    if tabulates_positions(config):
+        decoder.positional_table = nnx.Param(decoder.positional_logits(config.max_positions))
+        del decoder.abs_pos_embed
+        for layer in decoder.layers:
+            del layer.pre_positional_attention_layer_norm
+            del layer.positional_attention.query, layer.positional_attention.key
+    for part in (network.encoder, decoder):
+        for _, module in nnx.iter_modules(part):
+            if isinstance(module, Dense):
+                module.turn()
+    if config.tied_logits:
+        network.token_embedder.turn()

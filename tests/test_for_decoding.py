@@ -1,0 +1,129 @@
+"""Parameters as decoding reads them: fewer and turned, the same numbers coming out."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_models
+from flax.traverse_util import flatten_dict
+from tiny_models import AR, PADIR, assert_same
+
+from padir import for_decoding, layers
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.decoding.stopping import StopNever
+from padir.network import NetworkConfig
+from padir.translator import Decoder
+
+SOURCE = tiny_models.rows(3, 7)
+TARGET = tiny_models.rows(3, 9, seed=1)
+NETWORKS = {
+    "tied, ReLU": {},
+    "untied, gated GELU": {"tied_logits": False, "mlp_activation": "gated-gelu"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "no positional attention": {"positional_attention": False},
+}
+
+
+def with_network(model, **options):
+    return dataclasses.replace(model, network=NetworkConfig(**tiny_models.SIZES, max_positions=24, **options))
+
+
+def params_of(model):
+    return tiny_models.sharpen(model.init(3))
+
+
+def names(params):
+    return {"/".join(map(str, path)): leaf for path, leaf in flatten_dict(params).items()}
+
+
+@pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("limits", ["as they are", "nothing small", "too many positions"])
+def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
+    """Encoder output, attention by position, hidden states and logits."""
+    if limits == "nothing small":
+        monkeypatch.setattr(layers, "_SMALL_WEIGHT", 0)
+    if limits == "too many positions":
+        monkeypatch.setattr(for_decoding, "_LARGEST_POSITIONAL_TABLE", 2 * 24**2 - 1)
+    model = with_network(PADIR, **options)
+    params = params_of(model)
+
+    def outputs(params):
+        network = model.module(params).network
+        encoded = network.encode(SOURCE)
+        plan = network.plan(encoded, SOURCE, TARGET)
+        hidden = network.decode(TARGET, plan).hidden
+        return encoded, plan.positional_weights, hidden, network.logits(hidden)
+
+    expected = jax.jit(outputs)(params)
+    found = jax.jit(outputs)(model.for_decoding(params))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5), found, expected)
+    assert float(jnp.std(expected[-1])) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (PADIR, Refinement(num_steps=4, num_hypotheses=2, stop=StopNever())),
+        (
+            PADIR,
+            Refinement(
+                num_steps=4, num_hypotheses=2, candidates=3, keep_hypotheses=1, active_positions=4, stop=StopNever()
+            ),
+        ),
+        (AR, Autoregressive()),
+        (AR, BeamSearch(beam_size=3)),
+    ],
+    ids=["refinement", "shortcuts", "greedy", "beam"],
+)
+def test_prepared_parameters_give_the_same_translations(model, config):
+    params = params_of(model)
+    decode = jax.jit(model.decode, static_argnums=3)
+    key = jax.random.key(0)
+    expected = decode(params, SOURCE, key, config)
+    assert_same(decode(model.for_decoding(params), SOURCE, key, config), expected)
+
+
+def test_what_is_put_in_the_place_of_what():
+    """All weights of the tiny model are small, 2 heads × 24² positions few."""
+    model = with_network(PADIR)
+    params = params_of(model)
+    trained, prepared = names(params), names(model.for_decoding(params).params)
+    gone, new = trained.keys() - prepared.keys(), prepared.keys() - trained.keys()
+    layer = "network/decoder/layers/0"
+    replaced = {
+        *(f"{layer}/positional_attention/{name}/weight" for name in ("query", "key")),
+        f"{layer}/pre_positional_attention_layer_norm/scale",
+        "network/decoder/abs_pos_embed/embedding",
+    }
+    turned = {name.removesuffix("/turned") for name in new if name.endswith("/turned")}
+    table = "network/decoder/positional_table"
+    assert new == {table, *(f"{name}/turned" for name in turned)}
+    assert gone - replaced == {f"{name}/weight" for name in turned - {"network/token_embedder"}}
+    assert f"{layer}/mlp/wi" in turned and "network/encoder/layers/0/attention/out" in turned
+    np.testing.assert_array_equal(prepared[f"{layer}/mlp/wi/turned"], trained[f"{layer}/mlp/wi/weight"].T)
+    assert prepared[table].shape == (1, 2, 24, 24)
+    # The table of tokens is still looked up by row.
+    assert prepared["network/token_embedder/embedding"] is trained["network/token_embedder/embedding"]
+
+
+def test_large_weights_are_the_very_same_arrays(monkeypatch):
+    """So that they are not held twice."""
+    monkeypatch.setattr(layers, "_SMALL_WEIGHT", 16 * 16)
+    model = with_network(PADIR)
+    params = params_of(model)
+    trained, prepared = names(params), names(model.for_decoding(params).params)
+    wide = "network/decoder/layers/0/mlp/wi/weight"
+    assert trained[wide].shape == (32, 16) and prepared[wide] is trained[wide]
+    assert "network/token_embedder/turned" not in prepared
+
+
+def test_a_decoder_keeps_the_parameters_as_they_were_trained():
+    """Their hash goes into the records of batch inference."""
+    params = params_of(PADIR)
+    kept = Decoder(PADIR, params).params
+    assert jax.tree.structure(kept) == jax.tree.structure(params)
+    assert all(np.array_equal(*pair) for pair in zip(jax.tree.leaves(kept), jax.tree.leaves(params), strict=True))
