@@ -286,10 +286,10 @@ def test_another_model_or_input_is_refused_and_another_batch_size_is_not(stand_i
     with pytest.raises(PadirError, match=r"holds another translation \(model.step: 7 there, 8 now\)"):
         sharded(corpus, tmp_path / "out")
     stand_in.step = 7
-    stand_in._leaves[0] = stand_in._leaves[0] + 1
+    stand_in.params["weights"] += 1
     with pytest.raises(PadirError, match=r"another translation \(model.params_sha256: '\w+' there, '\w+' now\)"):
         sharded(corpus, tmp_path / "out")
-    stand_in._leaves[0] = stand_in._leaves[0] - 1
+    stand_in.params["weights"] -= 1
     with pytest.raises(PadirError, match=rf"inputs\.3: {{'file': '{corpus.inputs[2]}', .* there, None now\)"):
         sharded(corpus, tmp_path / "out", inputs=corpus.inputs[:2])
     when = os.stat(corpus.inputs[0]).st_mtime_ns
