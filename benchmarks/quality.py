@@ -118,6 +118,7 @@ def _train_all(
         phase(
             "distill",
             "distill",
+            "--gin_file=decode/ar_greedy.gin",
             f"--run_dir={folders['teacher']}",
             f"--data_dir={folders['data']}",
             f"--output_dir={folders['distilled']}",

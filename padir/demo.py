@@ -264,6 +264,8 @@ def _distill(config: DemoConfig, folders: dict[str, str]) -> None:
         run_dir=folders["teacher"],
         data_dir=folders["data"],
         output_dir=folders["distilled"],
+        # A beam would cost minutes.
+        decode=Autoregressive(),
         limit=config.distill_sentences,
     )
 

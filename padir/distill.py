@@ -38,9 +38,10 @@ from padir.data.manifest import (
 )
 from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
 from padir.data.sources import read_lines
+from padir.decoding.beam import BeamSearch
 from padir.distributed import first_process, is_first, wait_for_all
 from padir.errors import PadirError
-from padir.models import DecodeConfig
+from padir.models import AutoregressiveModel, DecodeConfig
 from padir.progress import progress
 from padir.run_directory import check_vocabulary, differences, write_text
 from padir.translator import Translator, load
@@ -137,7 +138,7 @@ def distill(
       run_dir: the teacher. Give either it or `translations`.
       translations: text file of translations made elsewhere, plain or .gz; line n translates example n of the split.
       split: which split to translate.
-      decode: how; the teacher's default if None.
+      decode: how; if None, with a beam of 5 where the teacher is autoregressive, and by a parallel one's default.
       filters: which translations are left out.
       batch_size: sentences decoded at a time.
       chunk_size: sentences sorted by length, held in memory, and lost by a kill at most.
@@ -161,6 +162,8 @@ def distill(
         return Manifest.load(job.directory)
     translator = load(run_dir, seed=seed)
     check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
+    if decode is None and isinstance(translator.model, AutoregressiveModel):
+        decode = BeamSearch(beam_size=5, num_hypotheses=1)
     decode = translator.checked(decode)
     teacher = {"teacher": str(Path(run_dir).resolve()), "teacher_step": translator.step}
     job.claim(teacher | {"decode": repr(decode), "seed": seed})

@@ -9,6 +9,8 @@ import pytest
 import padir
 from padir.data.records import Example, PreparedSet
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
 from padir.distill import DistillFilters, distill, most_repeats
 from padir.errors import PadirError
 from padir.translator import Translator
@@ -17,6 +19,8 @@ from padir.types import EOS_ID
 pytestmark = pytest.mark.usefixtures("optimised")
 
 LIMIT = 48
+# How an autoregressive teacher decodes unless told otherwise.
+BEAM = BeamSearch(beam_size=5, num_hypotheses=1)
 
 
 def read_jsonl(path):
@@ -35,7 +39,7 @@ def distilled(tiny, tmp_path_factory):
 def test_targets_are_the_teachers_translations(tiny, distilled):
     originals = PreparedSet.open(tiny.data).split("train").read(range(LIMIT))
     teacher = padir.load(tiny.ar)
-    translations = teacher.translate_ids([example.source_ids for example in originals])
+    translations = teacher.translate_ids([example.source_ids for example in originals], BEAM)
     vocabulary = distilled.vocabulary()
     kept, left_out = [], []
     for example, translation in zip(originals, translations, strict=True):
@@ -78,9 +82,14 @@ def test_vocabulary_checker_and_provenance(tiny, distilled):
     assert (manifest.task.module, manifest.task.name) == ("padir.distill", "tiny_distilled")
     options = manifest.task.options
     assert (options["teacher"], options["teacher_step"]) == (str(tiny.ar), 120)
-    assert (options["split"], options["limit"], options["decode"]) == ("train", LIMIT, repr(Autoregressive()))
+    assert (options["split"], options["limit"], options["decode"]) == ("train", LIMIT, repr(BEAM))
     assert options["source_task"]["name"] == "tiny"
     assert options["filters"] == {"cut_off": True, "max_length_ratio": None, "identical": False, "max_repeats": None}
+
+
+def test_a_parallel_teacher_decodes_as_it_does_by_default(tiny, tmp_path):
+    made = distill(run_dir=str(tiny.padir), data_dir=str(tiny.data), output_dir=str(tmp_path / "set"), limit=4)
+    assert made.task.options["decode"] == repr(Refinement())
 
 
 def test_an_existing_set_is_not_touched(tiny, distilled):
@@ -137,7 +146,7 @@ def test_a_killed_job_goes_on_and_ends_the_same(tiny, tmp_path, monkeypatch, cap
     assert not (killed / "manifest.json").exists()
     # What another request left there is not taken for this one's.
     for changes, message in (
-        ({"decode": Autoregressive(alpha=0.5)}, r"holds the beginning of another distillation \(decode: '.*alpha=1.0"),
+        ({"decode": BeamSearch(alpha=0.5)}, r"holds the beginning of another distillation \(decode: .*alpha=1.0"),
         ({"limit": 47}, r"another distillation \(limit: 48 there, 47 now; sentences: 48 there, 47 now\); choose"),
     ):
         with pytest.raises(PadirError, match=message):

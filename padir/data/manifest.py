@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,6 +16,8 @@ from padir.errors import PadirError
 FORMAT_VERSION = 1
 # What the manifest of a set that `padir distill` made names as its task's module.
 DISTILL_MODULE = "padir.distill"
+# The task that such a set is, to be prepared again.
+DISTILLED_TASK_MODULE = "tasks.distilled"
 MANIFEST_NAME = "manifest.json"
 VOCABULARY_NAME = "vocabulary.model"
 
@@ -163,15 +166,22 @@ class Manifest:
 
     @property
     def is_distilled(self) -> bool:
-        """Whether `padir distill` made the set: the targets of its train split are translations."""
-        return self.task.module == DISTILL_MODULE
+        """Whether the targets of the train split are translations that `padir distill` made."""
+        return self.task.module in (DISTILL_MODULE, DISTILLED_TASK_MODULE)
 
     @property
     def original_task(self) -> TaskConfig:
-        """The task that was prepared; of a distilled set, that of the set it was made from."""
+        """The task that was prepared; of a distilled set, that of the set it was made from.
+
+        Of a set prepared from a distilled one (`tasks.distilled`) that is no longer there, the task of that name.
+        """
         task = self.task
-        while task.module == DISTILL_MODULE:
-            task = TaskConfig(**task.options["source_task"])
+        with contextlib.suppress(PadirError):
+            while task.module in (DISTILL_MODULE, DISTILLED_TASK_MODULE):
+                if task.module == DISTILL_MODULE:
+                    task = TaskConfig(**task.options["source_task"])
+                else:
+                    task = Manifest.load(task.options["data_dir"]).task
         return task
 
     def save(self, directory: str | os.PathLike) -> None:
