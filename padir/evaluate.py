@@ -26,7 +26,7 @@ from padir.metrics.quality import (
     tokenizer_of,
 )
 from padir.metrics.randomization import approximate_randomization
-from padir.metrics.stutter import content, stutter_rates
+from padir.metrics.stutter import content, stutter_rates, words
 from padir.models import DecodeConfig
 from padir.progress import progress
 from padir.run_directory import check_vocabulary, write_text
@@ -187,7 +187,7 @@ class _Output:
       references: a text an example.
       tokenize: sacreBLEU's tokenizer for BLEU.
       counts: for BLEU and chrF.
-      items: for stutter; tokens are those of the re-tokenised text.
+      items: for stutter; words are characters in text without spaces, tokens those of the re-tokenised text.
     """
 
     def __init__(self, texts: list[str], examples: list[Example], vocabulary: Vocabulary, tokenize: str):
@@ -196,7 +196,10 @@ class _Output:
         self.counts = count_sentences(texts, self.references, tokenize)
         self._lengths = [len(example.source_ids) for example in examples]
         self.items: Items = {
-            "words": ([text.split() for text in texts], [text.split() for text in self.references]),
+            "words": (
+                [words(text, tokenize) for text in texts],
+                [words(text, tokenize) for text in self.references],
+            ),
             "tokens": (
                 [content(ids) for ids in vocabulary.encode_batch(texts)],
                 [content(example.target_ids) for example in examples],

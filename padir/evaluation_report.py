@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padir.metrics.quality import QualityScores
+from padir.metrics.quality import QualityScores, tokenizer_in
+from padir.metrics.stutter import unspaced
 
 
 def summary(result: Mapping[str, Any]) -> str:
@@ -87,7 +88,8 @@ def _stutter(result: Mapping[str, Any]) -> str:
         for name, rates in systems.items()
         for unit in ("words", "tokens")
     ]
-    return table(["adjacent repeats", "output", "reference", "stutter (not excused by the reference)"], rows)
+    note = "\n\nWords are characters here." if unspaced(tokenizer_in(result["bleu_signature"])) else ""
+    return table(["adjacent repeats", "output", "reference", "stutter (not excused by the reference)"], rows) + note
 
 
 def _by_length(result: Mapping[str, Any]) -> str:

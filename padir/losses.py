@@ -27,7 +27,7 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
     """
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    target_logits = _of_targets(logits, targets)
     if label_smoothing:
         vocab_size = logits.shape[-1]
         right, wrong = 1.0 - label_smoothing, label_smoothing / (vocab_size - 1)
@@ -37,6 +37,29 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
     else:
         loss = log_z - target_logits
     return loss + z_loss * jnp.square(log_z) if z_loss else loss
+
+
+@jax.custom_vjp
+def _of_targets(logits: Array, targets: Array) -> Array:
+    """Each target's logit: logits [..., V], targets [...] int32 → [...].
+
+    Its gradient is a comparison, which fuses with the softmax's; that of a gather is a scatter, which does not.
+    """
+    return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+
+
+def _of_targets_forward(logits: Array, targets: Array) -> tuple[Array, tuple[Array, Array]]:
+    # An empty array says how many logits there are.
+    return _of_targets(logits, targets), (targets, jnp.zeros((logits.shape[-1], 0), logits.dtype))
+
+
+def _of_targets_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    targets, shape = kept
+    hit = jax.lax.broadcasted_iota(jnp.int32, (*targets.shape, len(shape)), targets.ndim) == targets[..., None]
+    return jnp.where(hit, gradient[..., None], 0).astype(shape.dtype), None
+
+
+_of_targets.defvjp(_of_targets_forward, _of_targets_backward)
 
 
 def weighted_mean(values: Array, weights: Array, total: Array | None = None) -> Array:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from padir.errors import PadirError
 from padir.sharding import LogicalAxes
+from padir.types import Array, PyTree
 
 
 @dataclass(frozen=True)
@@ -82,19 +85,34 @@ class OptimizerConfig:
         weight decay, and momentum only where asked for; a step is relative to the RMS of its array, or to 0.001 where
         that is larger.
         """
-        adafactor = optax.adafactor(
-            learning_rate=self.schedule(num_steps),
-            min_dim_size_to_factor=128,
-            decay_rate=self.decay_rate,
-            multiply_by_parameter_scale=True,
-            clipping_threshold=1.0,
-            momentum=self.momentum,
-            weight_decay_rate=None,
-            eps=1e-30,
+        adafactor = optax.chain(
+            optax.scale_by_factored_rms(
+                factored=True, decay_rate=self.decay_rate, step_offset=0, min_dim_size_to_factor=128, epsilon=1e-30
+            ),
+            optax.clip_by_block_rms(1.0),
+            optax.scale_by_learning_rate(self.schedule(num_steps), flip_sign=False),
+            _relative_to_parameters(),
+            *([] if self.momentum is None else [optax.ema(self.momentum, debias=False)]),
+            optax.scale(-1),
         )
         if self.clip_global_norm is None:
             return adafactor
         return optax.chain(optax.clip_by_global_norm(self.clip_global_norm), adafactor)
+
+
+def _relative_to_parameters(smallest: float = 1e-3) -> optax.GradientTransformation:
+    """Steps relative to the RMS of their array, or to `smallest` where that is larger.
+
+    What `optax.scale_by_param_block_rms` computes, without its copy of every parameter.
+    """
+
+    def update(updates: PyTree, state: optax.EmptyState, params: PyTree) -> tuple[PyTree, optax.EmptyState]:
+        def scaled(step: Array, param: Array) -> Array:
+            return step * jnp.maximum(jnp.sqrt(jnp.mean(jnp.square(param))), smallest)
+
+        return jax.tree.map(scaled, updates, params), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
 
 
 def statistic_axes(name: str, shape: Sequence[int], param_shape: Sequence[int], axes: LogicalAxes) -> LogicalAxes:

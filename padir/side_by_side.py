@@ -13,10 +13,8 @@ from html import escape
 from typing import Any
 
 from padir.metrics.counts import SentenceCounts, bleu_of, chrf_of
-from padir.metrics.stutter import stuttering_positions
-
-# sacreBLEU's tokenisers of text without spaces between words: stutter is then looked for in characters.
-_BY_CHARACTER = ("zh", "ja-mecab", "char")
+from padir.metrics.quality import tokenizer_in
+from padir.metrics.stutter import stuttering_positions, unspaced, words
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def page(
       stutter in <mark>, sentence chrF of both and their difference, sentence BLEU likewise (with BLEU's effective
       order). `data-…` attributes of a row hold what it can be ordered by.
     """
-    tokenize = re.search(r"tok:([^|]+)", result["bleu_signature"])[1]
+    tokenize = tokenizer_in(result["bleu_signature"])
     scores = [
         (score(side), score(other))
         for score, side, other in (
@@ -62,7 +60,7 @@ def page(
             (round(float(ours[index]), 1), round(float(theirs[index]), 1)) for ours, theirs in scores
         )
         cells = [f"<td>{index + 1}</td>", _text(escape(source)), _text(escape(reference))]
-        cells += [_text(marked(output, reference, by_character=tokenize in _BY_CHARACTER)) for output in outputs]
+        cells += [_text(marked(output, reference, tokenize=tokenize)) for output in outputs]
         cells += [f"<td>{number:.1f}</td>" for number in (other_chrf, chrf)] + [f"<td>{chrf - other_chrf:+.1f}</td>"]
         cells += [f"<td>{number:.1f}</td>" for number in (other_bleu, bleu)] + [f"<td>{bleu - other_bleu:+.1f}</td>"]
         rows.append(
@@ -86,20 +84,19 @@ def page(
     )
 
 
-def marked(output: str, reference: str, *, by_character: bool = False) -> str:
+def marked(output: str, reference: str, *, tokenize: str = "13a") -> str:
     """A hypothesis as escaped HTML, with <mark> around each repeat that its reference does not excuse.
 
     Args:
       output: the hypothesis.
       reference: its reference.
-      by_character: repeats of characters rather than of words between white space.
+      tokenize: which tells what a word is, see `padir.metrics.stutter.words`.
     """
     # Split at white space with the white space kept: items stand at the even places. Characters have none between.
-    pieces = list(output) if by_character else re.split(r"(\s+)", output)
+    pieces = list(output) if unspaced(tokenize) else re.split(r"(\s+)", output)
     places = [place for place, piece in enumerate(pieces) if piece and not piece.isspace()]
     items = [pieces[place] for place in places]
-    others = [piece for piece in (reference if by_character else reference.split()) if not piece.isspace()]
-    stuttering = {places[position] for position in stuttering_positions(items, others)}
+    stuttering = {places[position] for position in stuttering_positions(items, words(reference, tokenize))}
     return "".join(
         f"<mark>{escape(piece)}</mark>" if place in stuttering else escape(piece) for place, piece in enumerate(pieces)
     )

@@ -47,12 +47,12 @@ class Result:
     facts: Mapping[str, Any]
 
 
-def tables(*, results: Sequence[str], output_dir: str) -> dict[str, Any]:
+def tables(*, output_dir: str, results: Sequence[str] = ()) -> dict[str, Any]:
     """Lays results beside the paper's Tables 4.1 to 4.3; prints them and writes `<output_dir>/tables.{md,json}`.
 
     Args:
-      results: JSON files of `padir evaluate`, or folders that hold some.
       output_dir: where the tables go.
+      results: JSON files of `padir evaluate`, or folders that hold some; without any, all cells are yet to be run.
 
     Returns:
       What tables.json holds: 'tables', each with rows of 'paper' and 'ours' by column, a cell of ours being None

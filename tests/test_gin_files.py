@@ -80,6 +80,42 @@ def test_a_runs_model_is_built(name):
     assert float(optimizer.schedule(num_steps)(optimizer.warmup_steps)) == pytest.approx(optimizer.peak_learning_rate)
 
 
+PAIRS = {"wmt14": ("de", "en"), "wmt16": ("ro", "en"), "wmt17": ("zh", "en")}
+WMT = [f"{name}_{'_'.join(pair[::way])}" for name, pair in PAIRS.items() for way in (1, -1)]
+
+
+@pytest.mark.parametrize("direction", WMT)
+@pytest.mark.parametrize("kind", ["ar", "padir"])
+def test_the_papers_runs_have_its_settings(direction, kind):
+    """Section 4.2.3, and the task that the file's name says."""
+    config.parse([f"runs/{direction}_{kind}.gin"], ["DATA_DIR='x'", "RUN_DIR='y'"])
+    values = {name: gin_config.query_parameter(f"train.{name}") for name in ("num_steps", "batch_size", "buckets")}
+    assert (values["num_steps"], values["batch_size"]) == (500_000, 2048)
+    task, settings = (gin_config.query_parameter(f"train.{of}").scoped_configurable_fn() for of in ("task", "settings"))
+    name, *languages = direction.split("_")
+    way = -1 if tuple(languages) != PAIRS[name] else 1
+    dataset = "_".join((name, *PAIRS[name]))
+    assert (task.module, task.name) == ("tasks.wmt", direction)
+    assert task.options == {"dataset": dataset, "reverse": way == -1, "data_dir": None}
+    assert (settings.num_pieces, settings.max_source_length, settings.max_target_length) == (32_000, 128, 128)
+    optimizer = gin_config.query_parameter("train.optimizer").scoped_configurable_fn()
+    rates = (optimizer.peak_learning_rate, optimizer.floor_learning_rate, optimizer.warmup_steps)
+    assert rates == (3e-3, 1e-5, 10_000)
+    model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(32_000))
+    assert model.network.dropout_rate == 0.1
+    assert model.parameter_count() == {"ar": 60_506_624, "padir": 66_997_760}[kind]
+    if kind == "padir":
+        assert (model.num_stages, model.corruption.keep_probability) == (2, 0.15)
+        noise = (model.corruption.min_noise_density, model.corruption.max_noise_density)
+        assert noise == (1.0, 1.0) and model.corruption.random_probability == 0.0
+
+
+def test_every_wmt_run_is_one_of_them():
+    assert {f"runs/{direction}_{kind}.gin" for direction in WMT for kind in ("ar", "padir")} == {
+        name for name in RUNS if name.startswith("runs/wmt")
+    }
+
+
 @pytest.mark.parametrize("name", DECODES)
 def test_a_decode_file_is_what_its_name_says(name):
     config.parse([name], [])

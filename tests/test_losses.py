@@ -44,6 +44,22 @@ def test_predicting_the_smoothed_target_costs_nothing():
     np.testing.assert_allclose(losses.cross_entropy(logits, jnp.array([1]), label_smoothing=0.2), 0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("smoothing, z_loss", [(0.0, 0.0), (0.1, 0.01)])
+def test_its_gradient_by_hand(smoothing, z_loss):
+    """softmax - smoothed target, and 2 z log(Z) softmax for the z-loss, each times what the loss weighs."""
+    logits = jax.random.normal(jax.random.key(0), (2, 3, 5))
+    targets = jnp.array([[0, 4, 2], [1, 1, 3]])
+    weights = jnp.array([[1.0, 2.0, 0.0], [0.5, -1.0, 3.0]])
+
+    def total(logits):
+        return (weights * losses.cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss)).sum()
+
+    target = np.where(np.arange(5) == targets[..., None], 1.0 - smoothing, smoothing / 4)
+    log_z = jax.nn.logsumexp(logits, -1, keepdims=True)
+    expected = weights[..., None] * (jax.nn.softmax(logits) * (1 + 2 * z_loss * log_z) - target)
+    np.testing.assert_allclose(jax.grad(total)(logits), expected, atol=1e-6)
+
+
 def test_bfloat16_logits_cost_in_float32():
     assert losses.cross_entropy(LOGITS.astype(jnp.bfloat16), jnp.array(0)).dtype == jnp.float32
 

@@ -1,7 +1,9 @@
 """The schedule at the points that name it, and Adafactor's first two updates by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from padir.errors import PadirError
@@ -155,3 +157,24 @@ def test_the_second_moments_of_large_matrices_are_factored():
     factored = state[0]
     assert (factored.v_row["w"].shape, factored.v_col["w"].shape) == ((256,), (512,))
     assert (factored.v["w"].size, factored.v["b"].shape) == (1, (300,))
+
+
+@pytest.mark.parametrize("momentum", [None, 0.8])
+def test_it_is_optax_adafactor_with_its_state(momentum):
+    """Spelt out for speed alone: the same steps, and checkpoints of the one are checkpoints of the other."""
+    config = OptimizerConfig(peak_learning_rate=0.5, warmup_steps=2, floor_learning_rate=0.1, momentum=momentum)
+    theirs = optax.adafactor(
+        config.schedule(10), 128, multiply_by_parameter_scale=True, clipping_threshold=1.0, momentum=momentum
+    )
+    ours = config.build(10)
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = {"table": jax.random.normal(keys[0], (130, 128)), "small": 1e-5 * jax.random.normal(keys[1], (3,))}
+    states = [optimizer.init(params) for optimizer in (ours, theirs)]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    for key in keys[2:]:
+        gradients = jax.tree.map(lambda param, key=key: jax.random.normal(key, param.shape), params)
+        (found, states[0]), (expected, states[1]) = (
+            optimizer.update(gradients, state, params) for optimizer, state in zip((ours, theirs), states, strict=True)
+        )
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-12), found, expected)
+        params = optax.apply_updates(params, found)

@@ -111,19 +111,19 @@ def test_every_text_has_its_own_direction(parsed):
 
 
 @pytest.mark.parametrize(
-    ("output", "reference", "by_character", "expected"),
+    ("output", "reference", "tokenize", "expected"),
     [
-        ("the the  cat", "the cat", False, "the <mark>the</mark>  cat"),
-        ("no\u00a0no", "no", False, "no\u00a0<mark>no</mark>"),
-        (" a <a> <a>", "a", False, " a &lt;a&gt; <mark>&lt;a&gt;</mark>"),
-        ("had had had", "had had", False, "had had <mark>had</mark>"),
-        ("天天好好", "天天好", True, "天天好<mark>好</mark>"),
-        ("天 天", "天", True, "天 <mark>天</mark>"),
-        ("", "a", False, ""),
+        ("the the  cat", "the cat", "13a", "the <mark>the</mark>  cat"),
+        ("no\u00a0no", "no", "13a", "no\u00a0<mark>no</mark>"),
+        (" a <a> <a>", "a", "13a", " a &lt;a&gt; <mark>&lt;a&gt;</mark>"),
+        ("had had had", "had had", "13a", "had had <mark>had</mark>"),
+        ("天天好好", "天天好", "zh", "天天好<mark>好</mark>"),
+        ("天 天", "天", "zh", "天 <mark>天</mark>"),
+        ("", "a", "13a", ""),
     ],
 )
-def test_marks(output, reference, by_character, expected):
-    assert marked(output, reference, by_character=by_character) == expected
+def test_marks(output, reference, tokenize, expected):
+    assert marked(output, reference, tokenize=tokenize) == expected
 
 
 # As much of a browser's document as the script asks for: five rows, and the page's three buttons.

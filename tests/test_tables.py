@@ -187,3 +187,11 @@ def test_files_and_folders(lay, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(PadirError, match="empty: holds no JSON file of padir evaluate"):
         tables(results=[str(tmp_path / "empty")], output_dir=str(tmp_path / "out"))
+
+
+def test_without_any_result_everything_is_yet_to_be_run(tmp_path):
+    output = tables(output_dir=str(tmp_path))
+    assert cells(output) == {} and output["unplaced"] == []
+    text = (tmp_path / "tables.md").read_text()
+    assert text.count("0 of our 18 cells have been run.") == 2 and text.count("0 of our 12 cells have been run.") == 1
+    assert text.count("| not run") == 48

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class QualityScores:
         None where it was not asked for.
       ter_signature: sacreBLEU's signature of `ter`, or None.
       validity: percentage of hypotheses that the checker accepts; None for a task without a checker.
-      stutter_per_100_words: see `padir.metrics.stutter`.
+      stutter_per_100_words: see `padir.metrics.stutter`; characters are the words of Chinese and Japanese.
     """
 
     n: int
@@ -147,7 +148,7 @@ def evaluate_hypotheses(
         ter=scores.get("ter"),
         ter_signature=str(metrics["ter"].get_signature()) if with_ter else None,
         validity=validity,
-        stutter_per_100_words=stutter_per_100_words(hypotheses, references),
+        stutter_per_100_words=stutter_per_100_words(hypotheses, references, tokenize),
     )
 
 
@@ -232,6 +233,11 @@ def load_checker(name: str) -> Checker:
     if not callable(checker):
         raise PadirError(f"checker {name!r}: module {module_name!r} has no function {function_name!r}")
     return checker
+
+
+def tokenizer_in(signature: str) -> str:
+    """The tokeniser that one of sacreBLEU's signatures names."""
+    return re.search(r"tok:([^|]+)", signature)[1]
 
 
 def tokenizer_of(language: str) -> str:

@@ -102,9 +102,20 @@ def stutter_rates(outputs: Sequence[Sequence[Hashable]], references: Sequence[Se
     )
 
 
-def word_stutter(hypotheses: Sequence[str], references: Sequence[str]) -> StutterRates:
+def words(text: str, tokenize: str = "13a") -> list[str]:
+    """What word-level stutter looks at: words between white space or, of text that is `unspaced`, characters."""
+    return [character for character in text if not character.isspace()] if unspaced(tokenize) else text.split()
+
+
+def unspaced(tokenize: str) -> bool:
+    """Whether sacreBLEU's tokeniser of this name is for text without spaces between words."""
+    return tokenize in ("zh", "ja-mecab", "char")
+
+
+def word_stutter(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> StutterRates:
     """Word-level rates of a corpus; arguments and errors as for `stutter_per_100_words`."""
-    return stutter_rates([text.split() for text in hypotheses], [text.split() for text in references])
+    outputs, others = ([words(text, tokenize) for text in texts] for texts in (hypotheses, references))
+    return stutter_rates(outputs, others)
 
 
 def token_stutter(hypotheses: Iterable[Iterable[int]], references: Iterable[Iterable[int]]) -> StutterRates:
@@ -112,12 +123,13 @@ def token_stutter(hypotheses: Iterable[Iterable[int]], references: Iterable[Iter
     return stutter_rates([content(row) for row in hypotheses], [content(row) for row in references])
 
 
-def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> float:
     """Returns the word-level stutter rate of a corpus, as the module defines it.
 
     Args:
       hypotheses: the system's sentences; empty ones are allowed.
       references: one reference for each.
+      tokenize: sacreBLEU's tokeniser for the language, which tells what a word is; see `words`.
 
     Returns:
       Excess repeats per 100 words of output, 0.0 to less than 100.0.
@@ -125,7 +137,7 @@ def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str]) 
     Raises:
       PadirError: the two sequences differ in length.
     """
-    return word_stutter(hypotheses, references).excess
+    return word_stutter(hypotheses, references, tokenize).excess
 
 
 def stutter_per_100_tokens(hypotheses: Iterable[Iterable[int]], references: Iterable[Iterable[int]]) -> float:

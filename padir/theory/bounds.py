@@ -61,9 +61,10 @@ def others_count(clique: int, form: str = "proof") -> float:
     - There are 2^|C| - 2 such z: every state but two.
 
     Hence P(R_1) = w(+) / (w(+) + w(-) + Σ_z w(z)) ≥ e^{2 h_G} / (e^{2 h_G} + 1 + (2^|C| - 2) e^{-2 J_0}), and both
-    times e^{2 J_0} is the proof's fraction. The statement of the proposition and (4.49) print 2|C| - 2 in the place of
-    2^|C| - 2, which is smaller for |C| ≥ 3 and is no bound: with J_0 and h near 0 all w are near 1, and P(R_1) is near
-    1 / 2^|C|, less than 1 / (2 |C|).
+    times e^{2 J_0} is the proof's fraction. The statement before the proof says the same. (4.49) prints 2|C| - 2
+    in the place of 2^|C| - 2, which is smaller for |C| ≥ 3 and is no bound: with J_0 and h near 0 all w are near 1, and
+    P(R_1) is near 1 / 2^|C|, less than 1 / (2 |C|). (The statement in the main text prints e^(2 J_0 + 2 |C| - 2), a
+    third form.)
 
     Args:
       clique: |C|.

@@ -111,7 +111,7 @@ def separation_claims(data: dict[str, Any]) -> list[Claim]:
             max(entry["bound_of_the_proof"] / entry["mode_probability"] for entry in data["constant"]), "<=", 1.0,
         ),
         Claim(
-            "with 2|C| - 2, as its statement and (4.49) print it: largest bound / P(R_1), |C| = 3 to 6",
+            "with 2|C| - 2, as (4.49) prints it: largest bound / P(R_1), |C| = 3 to 6",
             max(entry["bound_as_printed"] / entry["mode_probability"] for entry in larger), "<=", 1.0,
             "a misprint: the states in neither mode are 2^|C| - 2, as the proof has it",
         ),

@@ -59,7 +59,7 @@ def separation(settings: SeparationSettings) -> dict[str, Any]:
       `stuck`: per clique, the proposition's exponent, the samplers' expected steps to R_1 from the quickest start
       (inf beyond 1e308) and, per delta, T and the probability of having left Σ x_i ≤ -2 by then, from the worst start.
       `corollary`: per (delta, M, N - k) the model and its exact probability of failure. `constant`: models on which the
-      constant of Proposition 4.1.4 with 2|C| - 2, as the statement prints it, is no bound.
+      constant of Proposition 4.1.4 with 2|C| - 2, as (4.49) prints it, is no bound.
     """
     return {
         "settings": asdict(settings),

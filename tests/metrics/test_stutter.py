@@ -14,6 +14,7 @@ from padir.metrics.stutter import (
     stuttering_positions,
     token_stutter,
     word_stutter,
+    words,
 )
 
 
@@ -74,6 +75,13 @@ def test_rates_of_output_and_reference_by_hand():
     # Output: 3 repeats in 10 words, one of them excused; references: 1 repeat in 8 words.
     hypotheses, references = ["he had had had a a car", "a b c", ""], ["he had had a car", "a b", "d"]
     assert word_stutter(hypotheses, references) == StutterRates(output=30.0, reference=12.5, excess=20.0)
+
+
+def test_words_of_text_without_spaces_are_characters():
+    assert words("天天 好。", "zh") == ["天", "天", "好", "。"] and words("天天 好。", "13a") == ["天天", "好。"]
+    # Of 10 characters four repeat their neighbour; the references excuse 天天, once in each.
+    found = word_stutter(["天天好好", "今天天 天气了"], ["天天好", "今天天气"], "zh")
+    assert (found.output, found.excess) == (40.0, 20.0)
     # 2 repeats in 5 tokens, one excused; 1 in 4.
     assert token_stutter([[5, 5, 5, 8, 7, 1]], [[5, 5, 8, 7, 1, 0]]) == StutterRates(40.0, 25.0, 20.0)
 

@@ -30,7 +30,7 @@ def failed(data):
 # Statements that do not hold as the chapter prints them.
 KNOWN = [
     "Proposition 4.1.5 speaks of a step, with the |C| = 4 of Figure 4.3",
-    "with 2|C| - 2, as its statement and (4.49) print it",
+    "with 2|C| - 2, as (4.49) prints it",
 ]
 
 
