@@ -37,10 +37,12 @@ class TokenIds:
     Attributes:
       num_pieces: SentencePiece pieces, ids [0, num_pieces); what a model may write is among them.
       extra_ids: reserved ids on top of them.
+      rows: of the embedding table, where a model from elsewhere has another number than ours would have.
     """
 
     num_pieces: int
     extra_ids: int = 100
+    rows: int | None = None
 
     @property
     def unpadded_size(self) -> int:
@@ -48,8 +50,8 @@ class TokenIds:
 
     @property
     def vocab_size(self) -> int:
-        """The padded size V: the next multiple of 128, which divides well over devices and vector lanes."""
-        return -(-self.unpadded_size // 128) * 128
+        """The padded size V: the next multiple of 128, which divides well over devices and vector lanes, or `rows`."""
+        return self.rows or -(-self.unpadded_size // 128) * 128
 
     @property
     def mask_id(self) -> int:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from padir.convert import open_model
 from padir.data.vocabulary import Vocabulary
 from padir.distributed import say
 from padir.errors import PadirError
+from padir.interop.matching import fill_rows
 from padir.layers import rebucketed
 from padir.network import NetworkConfig
 from padir.types import PyTree
+
+# Names of the parameters with a row for each token.
+_TABLES = ("token_embedder/embedding", "logits_dense/weight")
 
 
 def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, network: NetworkConfig) -> PyTree:
@@ -46,6 +51,9 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
         if path not in given:
             fresh.append(name)
             return leaf
+        if len(given[path]) < len(leaf) and name.endswith(_TABLES):
+            # A table from elsewhere that has no row that pads it: the pieces are the same, as `open_model` checked.
+            return jax.device_put(fill_rows(np.asarray(given[path]), len(leaf)), leaf.sharding)
         if given[path].shape != leaf.shape:
             advice = "; choose NetworkConfig's sizes, or the longest lengths, to match"
             if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:

@@ -244,7 +244,7 @@ class TestStartFrom:
         (tmp_path / "t5" / "config.json").write_text(json.dumps(config))
         params = PadirModel(TokenIds(28), self.NETWORK, 16, 16).init(0)
         message = (
-            r"has shape \(384, 32\), this model's has \(128, 32\); prepare the data with the vocabulary it was tra"
+            r"has shape \(300, 32\), this model's has \(128, 32\); prepare the data with the vocabulary it was tra"
         )
         with pytest.raises(PadirError, match=message):
             start_from(params, str(tmp_path / "t5"), Vocabulary.load(pieces), mesh, network=self.NETWORK)

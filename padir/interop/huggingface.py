@@ -74,8 +74,7 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
 
     Returns:
       `Imported`: (an `AutoregressiveModel`, params); a `PadirModel` if the folder holds one. A T5's longest source
-      and target are `n_positions`, 512 if config.json does not say. A table whose rows are no multiple of 128 is
-      padded, see `t5x.model_from_params`: the first `vocab_size` logits are those of the T5.
+      and target are `n_positions`, 512 if config.json does not say. It has the T5's rows and no more.
 
     Raises:
       PadirError: a file is missing or damaged, config.json describes another architecture, or names or shapes of

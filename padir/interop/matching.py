@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ def token_ids(rows: int, num_pieces: int | None, *, parallel: bool) -> TokenIds:
       parallel: of a PaDIR model, which has a MASK, BOS and LENGTH on top.
 
     Returns:
-      Ids with `vocab_size` >= rows.
+      Ids whose `vocab_size` is `rows`; but where a parallel model's rows are too few for its extra ids, those that the
+      vocabulary asks for.
 
     Raises:
       PadirError: fewer rows than pieces, or than the extra ids need.
@@ -42,7 +44,7 @@ def token_ids(rows: int, num_pieces: int | None, *, parallel: bool) -> TokenIds:
         if rows == T5_ROWS:
             num_pieces = T5_PIECES
         elif not parallel:
-            return TokenIds(rows, extra_ids=0)
+            num_pieces = rows
         elif rows <= TokenIds.extra_ids:
             raise PadirError(f"{rows} token ids are too few for pieces and 100 extra ids; give the model itself")
         else:
@@ -53,7 +55,9 @@ def token_ids(rows: int, num_pieces: int | None, *, parallel: bool) -> TokenIds:
             "use the SentencePiece model that the checkpoint was trained with (for data: PrepareSettings.vocabulary)"
         )
     usual = TokenIds(num_pieces)
-    return usual if rows <= usual.vocab_size else TokenIds(num_pieces, extra_ids=rows - num_pieces)
+    fits = usual.unpadded_size <= rows <= usual.vocab_size
+    ids = usual if fits or (parallel and rows < usual.vocab_size) else TokenIds(num_pieces, extra_ids=rows - num_pieces)
+    return ids if rows == ids.vocab_size or rows < ids.unpadded_size else dataclasses.replace(ids, rows=rows)
 
 
 def fill_rows(table: np.ndarray, rows: int) -> np.ndarray:

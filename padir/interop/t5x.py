@@ -53,8 +53,8 @@ def model_from_params(
         may be 2-D, [E, H·D] and [H·D, E], or 3-D, [E, H, D] and [H, D, E].
       config: the model itself; or its network alone (`vocab_size` is read from the table, the longest lengths from
         the length predictor, else they are 512); or None, see `config_from_params`.
-      num_pieces: of the vocabulary, unless the model itself is given; see `token_ids`. A table with fewer rows than
-        the model's is padded with copies of padding's row: the other logits are the same, and no text has those ids.
+      num_pieces: of the vocabulary, unless the model itself is given; see `token_ids`. A table with fewer rows than a
+        given model's is padded with copies of padding's row: the other logits are the same, no text has those ids.
       source: what an error calls the parameters.
 
     Returns:

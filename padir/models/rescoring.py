@@ -26,8 +26,10 @@ class Rescorer:
 
     def check(self, ids: TokenIds) -> None:
         """Raises PadirError if the model's vocabulary is not the one of `ids`."""
-        if self.model.ids != ids:
-            raise PadirError(f"rescorer: its vocabulary {self.model.ids} is not the hypotheses' {ids}")
+        if self.model.ids.num_pieces != ids.num_pieces:
+            raise PadirError(
+                f"rescorer: its vocabulary has {self.model.ids.num_pieces} pieces, the hypotheses' {ids.num_pieces}"
+            )
 
     def token_log_probs(self, source: Array, tokens: Array) -> Array:
         """How likely each token is after those on its left; one pass for all hypotheses.

@@ -15,17 +15,23 @@ from padir.types import TokenIds
         (32_128, None, False, TokenIds(32_000), 32_128),
         (32_128, None, True, TokenIds(32_000), 32_128),
         (32_128, 32_000, False, TokenIds(32_000), 32_128),
-        # Tables cut to the pieces, or to the extra ids: padded to the same size.
-        (32_100, 32_000, False, TokenIds(32_000), 32_128),
-        (32_000, 32_000, False, TokenIds(32_000), 32_128),
+        # Tables cut to the pieces, or to the extra ids.
+        (32_100, 32_000, False, TokenIds(32_000, rows=32_100), 32_100),
+        (32_100, 32_000, True, TokenIds(32_000, rows=32_100), 32_100),
+        (32_050, 32_000, False, TokenIds(32_000, extra_ids=50, rows=32_050), 32_050),
+        (32_000, 32_000, False, TokenIds(32_000, extra_ids=0), 32_000),
         # mT5.
         (250_112, 250_000, False, TokenIds(250_000), 250_112),
         # Unknown vocabularies: all rows may be written, or 100 of a parallel model's are reserved.
-        (40, None, False, TokenIds(40, extra_ids=0), 128),
+        (40, None, False, TokenIds(40, extra_ids=0, rows=40), 40),
+        (200, None, True, TokenIds(100, rows=200), 200),
         (128, None, False, TokenIds(128, extra_ids=0), 128),
         (128, None, True, TokenIds(28), 128),
         # More rows than 100 extra ids explain.
         (512, 128, True, TokenIds(128, extra_ids=384), 512),
+        (500, 128, True, TokenIds(128, extra_ids=372, rows=500), 500),
+        # Too few for MASK, BOS and LENGTH: what is missing is named where the shapes are compared.
+        (120, 28, True, TokenIds(28), 128),
     ],
 )
 def test_rows_are_read_as_ids(rows, num_pieces, parallel, ids, vocab_size):

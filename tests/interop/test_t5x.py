@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from padir.decoding.refinement import Refinement
+from padir.decoding.replacement import ReplaceWithPrevious
 from padir.errors import PadirError
 from padir.interop import t5x
 from padir.length import prepend_length_token
@@ -75,6 +77,21 @@ class TestRelease:
         np.testing.assert_allclose(network.logits(hidden), release["decoder_logits"], atol=1e-5)
         whole = network.encode(prepend_length_token(source, model.ids.length_id))
         np.testing.assert_allclose(whole[:, 0], release["length_embeddings"], atol=1e-5)
+
+    @pytest.mark.parametrize("run, steps, hypotheses", [("forced/MASK_PREVIOUS_TOKENS_k3_it4_stutter1", 4, 3)])
+    def test_an_untied_head_of_the_same_numbers_decodes_the_same(self, golden, run, steps, hypotheses):
+        """Tied logits are divided by sqrt(E), those of a head are not."""
+        arrays = golden("padir_tiny_tied_forced_lengths.npz")
+        flat = {name.removeprefix("params/"): arrays[name] for name in arrays if name.startswith("params/")}
+        flat[t5x.LOGITS] = flat[t5x.EMBEDDING].T / np.float32(np.sqrt(32))
+        model, params = t5x.model_from_params(flat)
+        assert not model.network.tied_logits and params["network"]["logits_dense"]["weight"].shape == (128, 32)
+        config = Refinement(num_steps=steps, num_hypotheses=hypotheses, replace=ReplaceWithPrevious(), t5x_compat=True)
+        lengths = np.asarray(arrays[f"forced_lengths_k{hypotheses}"], np.int32)
+        source, key = arrays["encoder_input_tokens"], jax.random.key(0)
+        found = jax.jit(model.decode, static_argnums=3)(params, source, key, config, lengths=lengths)
+        np.testing.assert_array_equal(found.tokens[:, ::-1], arrays[f"{run}/decodes"])
+        np.testing.assert_allclose(found.scores[:, ::-1], arrays[f"{run}/scores"], atol=5e-5)
 
 
 @pytest.mark.parametrize(
