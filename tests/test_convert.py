@@ -18,6 +18,7 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding.autoregressive import Autoregressive
 from padir.errors import PadirError
 from padir.interop import huggingface, t5x
+from padir.interop.matching import fill_rows
 from padir.layers import rebucketed
 from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
@@ -164,6 +165,9 @@ class TestStartFrom:
         assert own == fresh.keys() - theirs.keys() and len(own) == 2 * 5 + 2
         bias = "decoder/relpos_bias/rel_embedding"
         theirs[bias] = rebucketed(theirs[bias], bidirectional=True)
+        # Of 28 pieces and 12 more rows; ours have 100 ids on top of the pieces.
+        assert theirs[t5x.EMBEDDING].shape == (40, 32)
+        theirs[t5x.EMBEDDING] = fill_rows(theirs[t5x.EMBEDDING], 128)
         for name, array in started.items():
             np.testing.assert_array_equal(array, (fresh if name in own else theirs)[name], err_msg=name)
         assert f"starting from {t5_folder}; 12 parameters are fresh (" in capsys.readouterr().err
@@ -201,6 +205,9 @@ class TestStartFrom:
         theirs = self.named(huggingface.load(t5_folder).params)
         bias = "decoder/relpos_bias/rel_embedding"
         theirs[bias] = rebucketed(theirs[bias], bidirectional=True)
+        # Of 28 pieces and 12 more rows; ours have 100 ids on top of the pieces.
+        assert theirs[t5x.EMBEDDING].shape == (40, 32)
+        theirs[t5x.EMBEDDING] = fill_rows(theirs[t5x.EMBEDDING], 128)
         assert len(theirs) > 20 and theirs.keys() < begun.keys()
         for name, array in theirs.items():
             np.testing.assert_array_equal(begun[name], array, err_msg=name)
@@ -244,7 +251,7 @@ class TestStartFrom:
         (tmp_path / "t5" / "config.json").write_text(json.dumps(config))
         params = PadirModel(TokenIds(28), self.NETWORK, 16, 16).init(0)
         message = (
-            r"has shape \(300, 32\), this model's has \(128, 32\); prepare the data with the vocabulary it was tra"
+            r"has shape \(384, 32\), this model's has \(128, 32\); prepare the data with the vocabulary it was tra"
         )
         with pytest.raises(PadirError, match=message):
             start_from(params, str(tmp_path / "t5"), Vocabulary.load(pieces), mesh, network=self.NETWORK)
