@@ -20,7 +20,6 @@ from padir.errors import PREEMPTED_STATUS
 from padir.metrics.writers import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
-PADIR = Path(sys.executable).parent / "padir"
 
 # Two checkpoints, so that a run can lose the second; losses of every step.
 RUN = """
@@ -59,7 +58,7 @@ def launch(tiny, compilation_cache, tmp_path_factory):
     training = tmp_path_factory.mktemp("gin") / "run.gin"
     training.write_text(RUN)
 
-    def call(run_dir, *arguments, subcommand="train", gin_file=training, padir=PADIR, meanwhile=lambda pid: None):
+    def call(run_dir, *arguments, subcommand="train", gin_file=training, meanwhile=lambda pid: None):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -68,7 +67,7 @@ def launch(tiny, compilation_cache, tmp_path_factory):
             **compilation_cache,
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
             "PYTHONPATH": str(ROOT),
-            "PADIR": str(padir),
+            "PADIR": str(Path(sys.executable).parent / "padir"),
             "PORT": str(port),
             "SUBCOMMAND": subcommand,
         }
@@ -130,41 +129,6 @@ def test_devices_and_processes_make_no_difference(devices, runs):
     for leaf, other in zip(params(runs[devices]), params(runs["1"]), strict=True):
         # Updates of size 0.1 · RMS are divided by roots of averaged squares, some of which are next to nothing.
         np.testing.assert_allclose(leaf, other, rtol=1e-3, atol=1e-3)
-
-
-# `padir`, whose processes kill themselves two updates after the first checkpoint was written.
-_KILLED_PADIR = """#!{python}
-import os, signal, sys
-from padir import cli
-from padir.checkpoints import Checkpointer
-from padir.intervals import MetricWindow
-save, add, updates = Checkpointer.save, MetricWindow.add, []
-def save_whole(self, *given):
-    save(self, *given)
-    self._manager.wait_until_finished()
-def add_and_die(self, *given):
-    add(self, *given)
-    updates.append(1)
-    if len(updates) == 17:
-        os.kill(os.getpid(), signal.SIGKILL)
-Checkpointer.save, MetricWindow.add = save_whole, add_and_die
-sys.exit(cli.main(sys.argv[1:]))
-"""
-
-
-def test_two_processes_killed_end_with_the_same_bits(launch, runs, tmp_path):
-    """`kill -9` for both, three updates before the end; then the same command again."""
-    padir = tmp_path / "padir"
-    padir.write_text(_KILLED_PADIR.format(python=sys.executable))
-    padir.chmod(0o755)
-    done = launch(tmp_path / "killed", padir=padir)
-    assert done.returncode == 128 + signal.SIGKILL, done.stderr
-    done = launch(tmp_path / "killed")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("resuming at step 15 of 20") == 1
-    for leaf, other in zip(params(tmp_path / "killed"), params(runs["2x4"]), strict=True):
-        np.testing.assert_array_equal(leaf, other)
-    assert losses(tmp_path / "killed") == losses(runs["2x4"])
 
 
 def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):

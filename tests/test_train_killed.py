@@ -1,23 +1,27 @@
-"""`kill -9` at ten random moments of a training run, half of them aimed at a save."""
+"""`kill -9` at ten random moments of a training run, half of them aimed at a save; of one process and of two."""
 
 import json
 
+import pytest
+
 from padir.metrics.writers import read_metrics
 
-# One interpreter that imports JAX once and forks a process per attempt, before any of JAX's threads are there. A forked
-# process tells what it is doing through a pipe: "u" after an update, "s" where it begins to save.
+# One interpreter that imports JAX once and forks the processes of each attempt, before any of JAX's threads are there.
+# The first of them tells what it is doing through a pipe: "u" after an update, "s" where it begins to save.
 _KILLED_RUNS = """
-import hashlib, json, os, random, signal, sys, time, traceback
+import hashlib, json, os, random, signal, socket, sys, time, traceback
 from pathlib import Path
 import jax, numpy as np
 import tiny_runs
+from padir import distributed
 from padir.checkpoints import Checkpointer
 from padir.intervals import MetricWindow
 from padir.train import Cadence
 
-data, folder, kills = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+data, folder, kills, processes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 told, tell = os.pipe()
 tiny = tiny_runs.Tiny(data, None, None)
+RUN = {"num_steps": 400, "cadence": Cadence(log=10, evaluate=0, checkpoint=10)}
 
 def telling(method, letter, first):
     def call(self, *given):
@@ -29,28 +33,45 @@ def telling(method, letter, first):
         return result
     return call
 
-def train(run_dir):
+def train(run_dir, index, port):
+    if processes > 1:
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+        os.environ |= {
+            distributed.COORDINATOR: f"127.0.0.1:{port}",
+            distributed.NUM_PROCESSES: str(processes),
+            distributed.PROCESS_ID: str(index),
+        }
+        distributed.initialize()
+    if index:
+        os.close(tell)
+        tiny.train(run_dir, "ar", **RUN)
+        return
     Checkpointer.save = telling(Checkpointer.save, b"s", True)
     MetricWindow.add = telling(MetricWindow.add, b"u", False)
-    state = tiny.train(run_dir, "ar", num_steps=400, cadence=Cadence(log=10, evaluate=0, checkpoint=10))
+    state = tiny.train(run_dir, "ar", **RUN)
     leaves = jax.tree.leaves(jax.device_get(state))
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()
     run_dir.with_suffix(".digest").write_text(digest)
 
 def begin(run_dir):
-    attempt = os.fork()
-    if attempt == 0:
-        try:
-            train(run_dir)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os.write(tell, b"x")
-            os._exit(1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    attempt = []
+    for index in range(processes):
+        attempt.append(os.fork())
+        if attempt[-1] == 0:
+            try:
+                train(run_dir, index, port)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os.write(tell, b"x") if index == 0 else None
+                os._exit(1)
     return attempt
 
-def status(attempt):
-    return os.waitstatus_to_exitcode(os.waitpid(attempt, 0)[1])
+def statuses_of(attempt):
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in attempt]
 
 def wait_for(letter, times):
     while times:
@@ -82,8 +103,11 @@ for number in range(kills):
     else:
         wait_for(b"u", draw.randrange(1, 60))
         time.sleep(draw.uniform(0, 0.01))
-    os.kill(attempt, signal.SIGKILL)
-    statuses.append(status(attempt))
+    # Of two, one may go on for a moment without the other.
+    for process in draw.sample(attempt, processes):
+        os.kill(process, signal.SIGKILL)
+        time.sleep(draw.uniform(0, 0.005) if processes > 1 else 0)
+    statuses += statuses_of(attempt)
     os.set_blocking(told, False)
     while True:  # What it had said and nobody heard.
         try:
@@ -92,17 +116,18 @@ for number in range(kills):
             break
     os.set_blocking(told, True)
     unfinished += writing(began)
-finished = [status(begin(folder / name)) for name in ("killed", "straight")]
+finished = [statuses_of(begin(folder / name)) for name in ("killed", "straight")]
 digests = [(folder / f"{name}.digest").read_text() for name in ("killed", "straight")]
 print(json.dumps([statuses, unfinished, finished, digests]))
 """
 
 
-def test_ten_kills_change_no_bit(tiny, run_python, tmp_path):
-    done = run_python(_KILLED_RUNS, tiny.data, tmp_path, 10)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ten_kills_change_no_bit(tiny, run_python, tmp_path, processes):
+    done = run_python(_KILLED_RUNS, tiny.data, tmp_path, 10, processes)
     assert done.returncode == 0, done.stderr.decode()
     statuses, unfinished, finished, (killed, straight) = json.loads(done.stdout.splitlines()[-1])
-    assert statuses == [-9] * 10 and finished == [0, 0]
+    assert statuses == [-9] * 10 * processes and finished == [[0] * processes] * 2
     assert unfinished >= 3, "of the five kills aimed at a save"
     assert killed == straight
     assert done.stderr.decode().count("killed: resuming at step") >= 5

@@ -40,6 +40,27 @@ def test_figures_4_1_and_4_2_end_to_end(tmp_path, capsys):
     assert np.all(np.array(traces["figure_4_2"]) > traces["figure_4_1"])
 
 
+def test_the_theorems_and_figure_4_3_end_to_end(tmp_path):
+    """What fails is what does not hold as the chapter prints it, and says why."""
+    results = theory(str(tmp_path), quick=True, figures=("theorems", "figure_4_3"), processes=1)
+    as_printed = {
+        "theorems": ["Theorem 4.1.3 with the chain on pairs (x, K) that (4.26) prints"],
+        "figure_4_3": [
+            "Figure 4.3's models meet Assumption 4.1.5",
+            "whatever J is",
+            "Proposition 4.1.5 speaks of a step",
+            "with 2|C| - 2, as (4.49) prints it",
+        ],
+    }
+    for name, result in results.items():
+        assert json.loads((tmp_path / f"theory_{name}.json").read_text()) == result
+        assert (tmp_path / f"theory_{name}.png").read_bytes()[:4] == b"\x89PNG"
+        failed = [claim for claim in result["claims"] if not claim["passed"]]
+        assert len(result["claims"]) >= 13 and len(failed) == len(as_printed[name])
+        for claim, begins in zip(failed, as_printed[name], strict=True):
+            assert claim["claim"].startswith(begins) and claim["reason"]
+
+
 def test_float64_is_the_figures_alone(tmp_path, monkeypatch):
     def compute(quick):
         data = {"bits": jnp.ones(()).dtype.itemsize * 8, "cheap": jax.config.read("jax_disable_most_optimizations")}
