@@ -1,7 +1,7 @@
 """The paper's data sets (section 4.2.3): WMT14 de-en, WMT16 ro-en and WMT17 zh-en from tensorflow_datasets.
 
 Both directions; splits, text and order as tensorflow_datasets has them, with nothing done to the text but
-SentencePiece. Pairs with an empty side are left out and counted.
+SentencePiece (and no white space around it). Pairs with an empty side are left out and counted.
 
     dataset            builder                 train (paper)   validation     test
     'wmt14_de_en'      wmt14_translate/de-en   4.5M            newstest2013   newstest2014

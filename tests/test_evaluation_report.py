@@ -2,7 +2,7 @@
 
 from padir.evaluation_report import markdown, table
 
-SIGNATURES = {f"{name}_signature": f"sig of {name}" for name in ("bleu", "bleu_intl", "chrf", "ter")}
+SIGNATURES = {f"{name}_signature": f"sig of {name}|tok:13a|" for name in ("bleu", "bleu_intl", "chrf", "ter")}
 BUCKET = {"n": 3, "bleu": 20.5, "chrf": 41.25, "stutter_per_100_words": 0.5, "stutter_per_100_tokens": 0.25}
 RATES = {
     f"{rate}_per_100_{unit}": value + offset
@@ -49,13 +49,18 @@ def test_a_result_alone():
     assert lines[0] == "# padir\\|4 on test of d"
     assert lines[2] == "| system | n | BLEU | BLEU (intl) | chrF | TER ↓ |"
     assert lines[4] == "| padir\\|4 | 7 | 27.12 | 28.00 | 50.00 | 60.50 |"
-    assert "- BLEU: `sig of bleu`" in lines and "- TER ↓: `sig of ter`" in lines
+    assert "- BLEU: `sig of bleu|tok:13a|`" in lines and "- TER ↓: `sig of ter|tok:13a|`" in lines
     assert "length accuracy 25.00%, error 1.50 tokens (bias -0.25), 3.5 steps a sentence. `Refinement()`" in lines
     assert "| padir\\|4, per 100 words | 3.00 | 1.00 | 2.00 |" in lines
     assert "| padir\\|4, per 100 tokens | 3.50 | 1.50 | 2.50 |" in lines
     assert "| 1–10 | 3 | 20.50 | 41.25 | 0.50 | 0.25 |" in lines
     assert "| 11– | 4 | 20.50 | 41.25 | 0.50 | 0.25 |" in lines
-    assert "## Against the baseline" not in lines
+    assert "## Against the baseline" not in lines and "Words are characters here." not in lines
+
+
+def test_words_of_chinese_are_characters():
+    lines = markdown(RESULT | {"bleu_signature": "nrefs:1|case:mixed|tok:zh|smooth:exp"}).splitlines()
+    assert "Words are characters here." in lines
 
 
 def test_with_a_baseline():

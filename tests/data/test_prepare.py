@@ -341,7 +341,7 @@ def test_skipped_pairs_are_counted(corpus):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (("tasks.nope", {}), "no module 'tasks.nope'; padir comes with tasks.synthetic, tasks.text_files, tasks.wmt"),
+        (("tasks.nope", {}), "no module 'tasks.nope'; padir comes with tasks.distilled, tasks.synthetic, tasks.text"),
         (("nope.nope", {}), "no module 'nope.nope'; padir comes with"),
         (("padir.errors", {}), "module 'padir.errors' has no function register"),
         (("tasks.synthetic", {"number": 3}), "no option 'number'; it has num_train, num_validation, num_test, ambig"),
