@@ -31,7 +31,7 @@ SUMMARIES = {
     "demo": "teacher, distillation, student and comparison on the embedded language pair",
     "theory": "draw the figures of the paper's theory and check its claims, exactly",
     "import": "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
-    "checkpoint": "say what a checkpoint holds: step, parameters, hashes",
+    "checkpoint": "say what a checkpoint holds: step, parameters, hashes (--path, or the folder alone)",
     "average": "make a run directory of the mean of a run's checkpoints, or of its moving average",
     "export": "write a trained model as safetensors, for Hugging Face if it is autoregressive",
 }
@@ -108,6 +108,8 @@ _FLAG_TYPES = {
 
 # First words that take a second one: "benchmark" of "benchmark latency".
 _GROUPS = {name.split()[0] for name in SUMMARIES if " " in name}
+# The flag of what may stand right behind a command.
+_POSITIONAL = {"checkpoint": "path"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -142,9 +144,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """The arguments with a command of two words made one: ["benchmark", "latency", …] → ["benchmark latency", …]."""
-    if len(arguments) > 1 and arguments[0] in _GROUPS and not arguments[1].startswith("-"):
-        return [" ".join(arguments[:2]), *arguments[2:]]
+    """The arguments as the parser takes them.
+
+    A command of two words is made one, ["benchmark", "latency", …] → ["benchmark latency", …], and what may follow a
+    command without its flag gets it, ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"].
+    """
+    if len(arguments) > 1 and not arguments[1].startswith("-"):
+        if arguments[0] in _GROUPS:
+            return [" ".join(arguments[:2]), *arguments[2:]]
+        if arguments[0] in _POSITIONAL:
+            return [arguments[0], f"--{_POSITIONAL[arguments[0]]}={arguments[1]}", *arguments[2:]]
     return arguments
 
 

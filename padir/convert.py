@@ -136,7 +136,7 @@ def needed_vocabulary(opened: OpenedModel, path: str | os.PathLike) -> Vocabular
     if opened.vocabulary is None:
         raise PadirError(
             f"{path}: has no vocabulary beside it; name the SentencePiece model it was trained with as vocabulary "
-            "(in Python `padir.load(path, vocabulary=…)`, or make it a run directory with import_checkpoint)"
+            "(`padir import --vocabulary=FILE`; in Python `padir.load(path, vocabulary=…)`)"
         )
     return opened.vocabulary
 

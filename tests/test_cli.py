@@ -52,6 +52,12 @@ def test_evaluate_with_flags_and_a_decode_file(padir, tiny, tmp_path):
         assert line in operative.splitlines()
 
 
+def test_a_checkpoints_folder_needs_no_flag(padir, tiny):
+    with_flag = padir("checkpoint", f"--path={tiny.ar}")
+    assert with_flag[0] == 0 and "step" in with_flag[1]
+    assert padir("checkpoint", tiny.ar) == with_flag
+
+
 def test_benchmark_of_the_gin_file(padir, tiny, tmp_path):
     output = tmp_path / "latency.json"
     arguments = [f"--gin.AR_DIR='{tiny.ar}'", f"--gin.PADIR_DIR='{tiny.padir}'", "--gin.Refinement.target_buckets=()"]
