@@ -19,8 +19,9 @@ def tabulates_positions(config: NetworkConfig) -> bool:
 def prepare(network: EncoderDecoder) -> None:
     """Puts what decoding needs in the place of the parameters that it is computed from.
 
-    That is how position attends to position (unless there are very many), and small weights as few rows are multiplied
-    with fastest (`Dense.turn`). What comes out is the same but for the order in which floats are added up.
+    That is how position attends to position (unless there are very many), small weights as few rows are multiplied with
+    fastest (`Dense.turn`), and all weights in the type of activations. What comes out is the same but for the order in
+    which floats are added up.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):
@@ -35,3 +36,6 @@ def prepare(network: EncoderDecoder) -> None:
                 module.turn()
     if config.tied_logits:
         network.token_embedder.turn()
+    else:
+        network.logits_dense.narrow()
+    network.token_embedder.narrow()

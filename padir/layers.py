@@ -86,11 +86,17 @@ class Dense(nnx.Module):
         return project(self.weight[...].astype(self.dtype), x, self.dtype)
 
     def turn(self) -> None:
-        """Keeps a small weight as decoding reads it, in the place of `weight`."""
+        """Keeps a small weight as decoding reads it, in the place of `weight`; a large one is only `narrow`ed."""
         turned = _turned(self.weight[...], self.dtype)
-        if turned is not None:
+        if turned is None:
+            self.narrow()
+        else:
             self.turned = turned
             del self.weight
+
+    def narrow(self) -> None:
+        """Keeps the weight in the type it is multiplied in, so that no request need convert it."""
+        self.weight = nnx.Param(self.weight[...].astype(self.dtype))
 
     def in_float32(self, x: Array) -> Array:
         """The same product of activations in `dtype`, but added up and returned in float32: for logits."""
@@ -119,6 +125,10 @@ class Embed(nnx.Module):
     def turn(self) -> None:
         """Keeps a small table for `attend`, too, as decoding reads it there."""
         self.turned = _turned(self.embedding[...], self.dtype)
+
+    def narrow(self) -> None:
+        """Keeps the table in the type it is read in, so that no request need convert it."""
+        self.embedding = nnx.Param(self.embedding[...].astype(self.dtype))
 
 
 class RMSNorm(nnx.Module):

@@ -40,6 +40,20 @@ def names(params):
     return {"/".join(map(str, path)): leaf for path, leaf in flatten_dict(params).items()}
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
+    monkeypatch.setattr(layers, "_SMALL_WEIGHT", 0)
+    model = with_network(PADIR, dtype="bfloat16", tied_logits=tied)
+    prepared = names(model.for_decoding(params_of(model)).params)
+    wide = {name.rsplit("/", 2)[-2] for name, leaf in prepared.items() if leaf.dtype == jnp.float32}
+    # The positional table is of logits, the length predictor no part of the network.
+    assert {name for name in wide if "norm" not in name} <= {"relpos_bias", "decoder", "length_embed", "sum"}
+    narrow = [name for name, leaf in prepared.items() if leaf.dtype == jnp.bfloat16]
+    assert "network/token_embedder/embedding" in narrow
+    assert ("network/logits_dense/weight" in narrow) is not tied
+    assert "network/decoder/layers/0/mlp/wi/weight" in narrow
+
+
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("limits", ["as they are", "nothing small", "too many positions"])
 def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
