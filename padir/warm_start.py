@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from padir.convert import open_model
@@ -51,9 +50,10 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
         if path not in given:
             fresh.append(name)
             return leaf
-        if len(given[path]) < len(leaf) and name.endswith(_TABLES):
+        rows, width = given[path].shape[:1], given[path].shape[1:]
+        if name.endswith(_TABLES) and rows < leaf.shape[:1] and width == leaf.shape[1:]:
             # A table from elsewhere that has no row that pads it: the pieces are the same, as `open_model` checked.
-            return jax.device_put(fill_rows(np.asarray(given[path]), len(leaf)), leaf.sharding)
+            return jax.device_put(fill_rows(given[path], len(leaf)), leaf.sharding)
         if given[path].shape != leaf.shape:
             advice = "; choose NetworkConfig's sizes, or the longest lengths, to match"
             if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:

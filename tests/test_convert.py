@@ -1,5 +1,6 @@
 """Checkpoints from elsewhere become run directories and translators, ours go out, and training starts from them."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -230,6 +231,12 @@ class TestStartFrom:
         message = r"mlp/wi/weight has shape \(64, 32\), this model's has \(32, 32\); choose NetworkConfig's sizes"
         with pytest.raises(PadirError, match=message):
             start_from(params, t5_folder, Vocabulary.load(pieces), mesh, network=self.NETWORK)
+
+    def test_a_shorter_table_of_another_width_is_refused(self, t5_folder, pieces, mesh):
+        network = dataclasses.replace(self.NETWORK, embed_dim=64)
+        params = PadirModel(TokenIds(28), network, 16, 16).init(0)
+        with pytest.raises(PadirError, match=r"has shape \(.*\), this model's has \(.*\)"):
+            start_from(params, t5_folder, Vocabulary.load(pieces), mesh, network=network)
 
     def test_another_vocabulary(self, t5_folder, pieces, tmp_path, mesh):
         large = Vocabulary.load(make_vocabulary(tmp_path / "large", ALPHABET + "0123456789yzäöü"))

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from padir.errors import PadirError
 from padir.models import Model
-from padir.types import PAD_ID, PyTree, TokenIds
+from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 # Rows and pieces of the vocabulary that T5 and its descendants were published with.
 T5_ROWS, T5_PIECES = 32_128, 32_000
@@ -60,13 +62,14 @@ def token_ids(rows: int, num_pieces: int | None, *, parallel: bool) -> TokenIds:
     return ids if rows == ids.vocab_size or rows < ids.unpadded_size else dataclasses.replace(ids, rows=rows)
 
 
-def fill_rows(table: np.ndarray, rows: int) -> np.ndarray:
+def fill_rows(table: np.ndarray | Array, rows: int) -> np.ndarray | Array:
     """Pads a table [r, E] to [rows, E] with copies of padding's row.
 
     No text has the new ids and no decoding may write them. In a loss they count as padding does, which every
     trained model finds all but impossible; rows of zeros would not be.
     """
-    return np.concatenate([table, np.repeat(table[PAD_ID : PAD_ID + 1], rows - len(table), axis=0)])
+    arrays = jnp if isinstance(table, jax.Array) else np
+    return arrays.concatenate([table, arrays.repeat(table[PAD_ID : PAD_ID + 1], rows - len(table), axis=0)])
 
 
 def real_rows(tables: Sequence[np.ndarray], ids: TokenIds) -> int:
