@@ -1,6 +1,6 @@
 """What the order of operands does to a decode: `python benchmarks/operand_order.py --embed_dim 512 --layers 6`.
 
-Untrained models, one sentence of `--length` tokens to as many, programs that differ only in how `padir.layers`
+Untrained models, one sentence of `--length` tokens to as many, programs that differ only in how `padir.weights`
 multiplies with weights: the activations first, the weight first, the weight first up to 64 rows, and what the code does
 (that, but small weights turned, see `padir.for_decoding`). The programs take turns in a random order in one process;
 prints the median and the fastest fifth of each, in ms.
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import layers
+from padir import weights
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
@@ -32,8 +32,8 @@ from padir.types import EOS_ID, TokenIds
 VARIANTS = {
     "activations first": (0, 0),
     "weight first": (2**31, 0),
-    f"weight first up to {layers._FEW_ROWS} rows": (layers._FEW_ROWS, 0),
-    "as it is": (layers._FEW_ROWS, layers._SMALL_WEIGHT),
+    f"weight first up to {weights.FEW_ROWS} rows": (weights.FEW_ROWS, 0),
+    "as it is": (weights.FEW_ROWS, weights._SMALL_WEIGHT),
 }
 
 
@@ -103,7 +103,7 @@ def _compiled(system: tuple, few_rows: int, small_weight: int):
     model, params, options = system
     # A model remembers what its parameters were prepared like.
     model = dataclasses.replace(model)
-    with mock.patch.multiple(layers, _FEW_ROWS=few_rows, _SMALL_WEIGHT=small_weight):
+    with mock.patch.multiple(weights, FEW_ROWS=few_rows, _SMALL_WEIGHT=small_weight):
         prepared = model.for_decoding(params)
         program = jax.jit(lambda prepared: model.decode(prepared, **options)).lower(prepared).compile()
     program(prepared)

@@ -1,24 +1,28 @@
 """Whether weights of fewer bits gain anything on this device: `python benchmarks/weight_types.py`.
 
-A product of a few rows of activations with one weight of paper size, feed-forward or logits, as XLA compiles it: both
-in float32; both in bfloat16, added up in float32; the weight in int8 with a scale an output, widened where it is read;
-both in int8, added up in int32. What rounding costs in quality is not looked at. The programs take turns in a random
-order in one process; prints medians in microseconds.
+A product of a few rows of activations with one weight of paper size, feed-forward or logits, as XLA compiles it: in
+float32; by `weights.Bfloat16` and `weights.Int8`, which round both factors; with the weight alone in int8, widened
+where it is read. What rounding costs in quality is not looked at. The programs take turns in a random order in one
+process; prints medians in microseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from padir import host_memory
 from padir.types import Array
+from padir.weights import COMPUTE_TYPES, for_products, project
 
 WEIGHTS = {"feed-forward": (2048, 512), "logits": (32_128, 512)}
 ROWS = (1, 8, 32, 160)
@@ -53,33 +57,31 @@ def main() -> None:
 
 
 def _programs(shape: tuple[int, int], rows: int) -> dict[str, Callable[[], Array]]:
-    """By kind, a compiled and warmed-up product of activations [rows, in] with a weight [out, in]."""
+    """By kind, a compiled and warmed-up product of activations [rows, in] with a weight [out, in], in float32."""
     weight = jax.random.normal(jax.random.key(0), shape)
     x = jax.random.normal(jax.random.key(1), (rows, shape[1]))
     scale = jnp.abs(weight).max(axis=1) / 127.0
-    int8 = jnp.round(weight / scale[:, None]).astype(jnp.int8)
-
-    def product(x: Array, weight: Array, dtype: str = "float32") -> Array:
-        return jnp.einsum("ri,oi->ro", x, weight, preferred_element_type=jnp.dtype(dtype))
+    int8, float32 = jnp.round(weight / scale[:, None]).astype(jnp.int8), jnp.dtype("float32")
 
     def widened(x: Array, weight: Array, scale: Array) -> Array:
-        return product(x, weight.astype(jnp.float32)) * scale
+        return project(weight.astype(float32), x, float32) * scale
 
-    def integers(x: Array, weight: Array, scale: Array) -> Array:
-        step = jnp.abs(x).max(axis=1, keepdims=True) / 127.0
-        return product(jnp.round(x / step).astype(jnp.int8), weight, "int32") * step * scale
+    def rounded(x: Array, state: nnx.State, graph: nnx.GraphDef) -> Array:
+        return nnx.merge(graph, state)(x, float32)
 
-    def compiled(function: Callable[..., Array], *given: Array) -> Callable[[], Array]:
+    def compiled(function: Callable[..., Array], *given: Any) -> Callable[[], Array]:
         program = jax.jit(function)
-        program(*given).block_until_ready()
-        return lambda: program(*given)
+        program(x, *given).block_until_ready()
+        return lambda: program(x, *given)
 
-    return {
-        "float32": compiled(product, x, weight),
-        "bfloat16": compiled(product, x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)),
-        "int8 weight": compiled(widened, x, int8, scale),
-        "int8 both": compiled(integers, x, int8, scale),
+    programs = {
+        "float32": compiled(lambda x, weight: project(weight, x, float32), weight),
+        "int8 weight": compiled(widened, int8, scale),
     }
+    for kind in COMPUTE_TYPES:
+        graph, state = nnx.split(for_products(weight, float32, kind))
+        programs[kind] = compiled(functools.partial(rounded, graph=graph), state)
+    return programs
 
 
 if __name__ == "__main__":

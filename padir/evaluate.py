@@ -99,6 +99,7 @@ def evaluate(
     name: str,
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
+    compute_type: str | None = None,
     split: str = "test",
     baseline: str | None = None,
     batch_size: int = 64,
@@ -121,6 +122,7 @@ def evaluate(
       name: what to call this system; names the files.
       decode: how to decode; the model's default if None.
       rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       split: of the set.
       baseline: another evaluation's .txt, one hypothesis a line, to compare with by paired bootstrap and by
         approximate randomisation.
@@ -142,7 +144,7 @@ def evaluate(
     """
     check_buckets(length_buckets)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with, compute_type=compute_type)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
@@ -153,7 +155,8 @@ def evaluate(
     other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
     result |= {"decode": repr(decode), "rescore_with": rescore_with, "task": describe_task(data.manifest)}
-    result["system"] = describe_system(run_dir, decode, rescored=rescore_with is not None, trained_on=trained_on)
+    options = {"rescored": rescore_with is not None, "compute_type": compute_type, "trained_on": trained_on}
+    result["system"] = describe_system(run_dir, decode, **options)
 
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
     result |= score(

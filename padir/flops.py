@@ -2,7 +2,8 @@
 
 Counted are matrix products, attention included, at 2 operations per multiply-add: what MFU and rooflines are
 conventionally about. Norms, softmax and other element-wise work are left out; `tests/test_flops.py` holds the counts
-against XLA's own analysis. Bytes are the least that must move: every weight once per pass, keys and values once.
+against XLA's own analysis. Of memory the least that must be read is counted: every weight once per pass, keys and
+values once.
 """
 
 from __future__ import annotations
@@ -18,28 +19,34 @@ class Cost:
     """Work of some part of a decode.
 
     Attributes:
-      flops: floating-point operations of matrix products.
-      bytes: of weights, keys and values read, at least.
+      flops: operations of matrix products.
+      weights: how many numbers of weights are read, at least.
+      activations: how many numbers of keys, values and embeddings are read, at least.
     """
 
     flops: int = 0
-    bytes: int = 0
+    weights: int = 0
+    activations: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+        return Cost(self.flops + other.flops, self.weights + other.weights, self.activations + other.activations)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return self + -1 * other
 
     def __mul__(self, times: int) -> Cost:
-        return Cost(self.flops * times, self.bytes * times)
+        return Cost(self.flops * times, self.weights * times, self.activations * times)
 
     __rmul__ = __mul__
 
-
-_FLOAT32 = 4
+    def bytes(self, weight: int = 4, activation: int = 4) -> int:
+        """Bytes read, at least, if a weight and an activation have so many."""
+        return self.weights * weight + self.activations * activation
 
 
 def _dense(rows: int, inner: int, outer: int) -> Cost:
     """[rows, inner] by a weight [outer, inner]."""
-    return Cost(2 * rows * inner * outer, _FLOAT32 * inner * outer)
+    return Cost(2 * rows * inner * outer, inner * outer)
 
 
 def _mix(queries: int, keys: int, width: int) -> Cost:
@@ -84,7 +91,7 @@ def all_logits(config: NetworkConfig, positions: int) -> Cost:
 def candidate_logits(config: NetworkConfig, positions: int, candidates: int, *, lists: int) -> Cost:
     """Logits of `candidates` tokens at each of all hypotheses' `positions`, which have `lists` lists of them in all."""
     width = candidates * config.embed_dim
-    return Cost(2 * positions * width, _FLOAT32 * lists * width)
+    return Cost(2 * positions * width, 0, lists * width)
 
 
 def decoder_pass(
@@ -104,7 +111,7 @@ def decoder_pass(
     width, positions = _width(config), rows * queries
     # With a cache keys and values of the other positions, and the values of positional attention.
     cached = (3 if config.positional_attention else 2) * rows * keys if queries < keys else 0
-    memory = Cost(0, _FLOAT32 * width * (2 * sources * source + cached))
+    memory = Cost(0, 0, width * (2 * sources * source + cached))
     layer = 4 * _dense(positions, config.embed_dim, width) + rows * 2 * _mix(queries, keys, width)
     layer += 2 * _dense(positions, config.embed_dim, width) + 2 * _mix(positions, source, width) + memory
     if config.positional_attention:

@@ -16,12 +16,13 @@ def tabulates_positions(config: NetworkConfig) -> bool:
     return config.positional_attention and config.num_heads * config.max_positions**2 <= _LARGEST_POSITIONAL_TABLE
 
 
-def prepare(network: EncoderDecoder) -> None:
+def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
     """Puts what decoding needs in the place of the parameters that it is computed from.
 
-    That is how position attends to position (unless there are very many), small weights as few rows are multiplied with
-    fastest (`Dense.turn`), and all weights in the type of activations. What comes out is the same but for the order in
-    which floats are added up.
+    That is how position attends to position (unless there are very many), and weights as they are multiplied with
+    fastest: small ones turned, all in the type of activations. What comes out is the same but for the order in which
+    floats are added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of products with weights are
+    rounded to it, the embeddings that are looked up are not.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):
@@ -31,11 +32,10 @@ def prepare(network: EncoderDecoder) -> None:
             del layer.pre_positional_attention_layer_norm
             del layer.positional_attention.query, layer.positional_attention.key
     for part in (network.encoder, decoder):
-        for _, module in nnx.iter_modules(part):
+        for _, module in list(nnx.iter_modules(part)):
             if isinstance(module, Dense):
-                module.turn()
-    if config.tied_logits:
-        network.token_embedder.turn()
-    else:
-        network.logits_dense.narrow()
-    network.token_embedder.narrow()
+                module.prepare(compute_type)
+    if not config.tied_logits:
+        # Candidates' rows of it are read.
+        network.logits_dense.prepare(compute_type, keep_weight=True)
+    network.token_embedder.prepare(compute_type, attended=config.tied_logits)

@@ -14,6 +14,7 @@ from flax import nnx
 
 from padir.sharding import constrain
 from padir.types import Array
+from padir.weights import for_products, project
 
 ACTIVATIONS = ("relu", "gated-gelu")
 
@@ -41,38 +42,10 @@ def subkey(key: Array | None, index: int) -> Array | None:
     return None if key is None else jax.random.fold_in(key, index)
 
 
-# Up to so many rows of activations `project` puts the weight first, and up to so many numbers decoding turns a weight;
-# benchmarks/operand_order.py measures what either does.
-_FEW_ROWS = 64
-_SMALL_WEIGHT = 2**17
-
-
-def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
-    """weight [out, in], x [..., in] → [..., out] in `dtype`, the type that the sum is added up in.
-
-    With the few rows of activations that decoding has, XLA's matrix product on CPU takes up to half the time if the
-    weight is the first operand, its rows contiguous. With many rows, as in training, it does not.
-    """
-    x = x.astype(weight.dtype)
-    if x.size // x.shape[-1] <= _FEW_ROWS:
-        return jnp.moveaxis(jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype), 0, -1)
-    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
-
-
-def _turned(weight: Array, dtype: jnp.dtype) -> nnx.Param | None:
-    """A small weight [out, in] as [in, out] in `dtype`, faster to multiply few rows with; None of a large one."""
-    return nnx.Param(weight.T.astype(dtype)) if weight.size <= _SMALL_WEIGHT else None
-
-
-def _times_turned(x: Array, turned: nnx.Param, dtype: jnp.dtype) -> Array:
-    """x [..., in], a turned weight [in, out] → [..., out] in `dtype`."""
-    return jnp.einsum("...i,io->...o", x.astype(turned.dtype), turned[...], preferred_element_type=dtype)
-
-
 class Dense(nnx.Module):
     """Linear map without a bias: [..., in] → [..., out]."""
 
-    turned: nnx.Param | None = None
+    for_products: nnx.Module | None = None
 
     def __init__(self, in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, scale: float = 1.0):
         """Draws a weight [out, in] float32 from N(0, scale²/in), the T5 initialisation."""
@@ -81,32 +54,33 @@ class Dense(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: Array) -> Array:
-        if self.turned is not None:
-            return _times_turned(x, self.turned, self.dtype)
-        return project(self.weight[...].astype(self.dtype), x, self.dtype)
-
-    def turn(self) -> None:
-        """Keeps a small weight as decoding reads it, in the place of `weight`; a large one is only `narrow`ed."""
-        turned = _turned(self.weight[...], self.dtype)
-        if turned is None:
-            self.narrow()
-        else:
-            self.turned = turned
-            del self.weight
-
-    def narrow(self) -> None:
-        """Keeps the weight in the type it is multiplied in, so that no request need convert it."""
-        self.weight = nnx.Param(self.weight[...].astype(self.dtype))
+        return self._times(x, self.dtype)
 
     def in_float32(self, x: Array) -> Array:
         """The same product of activations in `dtype`, but added up and returned in float32: for logits."""
-        return project(self.weight[...].astype(self.dtype), x, jnp.dtype("float32"))
+        return self._times(x, jnp.dtype("float32"))
+
+    def _times(self, x: Array, dtype: jnp.dtype) -> Array:
+        if self.for_products is not None:
+            return self.for_products(x, dtype)
+        return project(self.weight[...].astype(self.dtype), x, dtype)
+
+    def prepare(self, compute_type: str | None, *, keep_weight: bool = False) -> None:
+        """Keeps the weight as decoding multiplies with it (`weights.for_products`), in the place of `weight`.
+
+        `keep_weight` is for who reads some of its rows: it stays, too, in the type of activations.
+        """
+        self.for_products = for_products(self.weight[...], self.dtype, compute_type)
+        if self.for_products is None or keep_weight:
+            self.weight = nnx.Param(self.weight[...].astype(self.dtype))
+        else:
+            del self.weight
 
 
 class Embed(nnx.Module):
     """A table [size, E] looked up by id, and used transposed as tied logits."""
 
-    turned: nnx.Param | None = None
+    for_products: nnx.Module | None = None
 
     def __init__(self, size: int, features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, stddev: float = 1.0):
         self.embedding = nnx.Param(jax.random.normal(rngs.params(), (size, features), jnp.float32) * stddev)
@@ -118,16 +92,17 @@ class Embed(nnx.Module):
 
     def attend(self, x: Array) -> Array:
         """x [..., E] → dot products with every row of the table [..., size], in float32."""
-        if self.turned is not None:
-            return _times_turned(x, self.turned, jnp.dtype("float32"))
+        if self.for_products is not None:
+            return self.for_products(x, jnp.dtype("float32"))
         return project(self.embedding[...].astype(self.dtype), x, jnp.dtype("float32"))
 
-    def turn(self) -> None:
-        """Keeps a small table for `attend`, too, as decoding reads it there."""
-        self.turned = _turned(self.embedding[...], self.dtype)
+    def prepare(self, compute_type: str | None, *, attended: bool) -> None:
+        """Keeps the table in the type it is looked up in, so that no request need convert it.
 
-    def narrow(self) -> None:
-        """Keeps the table in the type it is read in, so that no request need convert it."""
+        If it is `attended` to, also as decoding multiplies with it (`weights.for_products`).
+        """
+        if attended:
+            self.for_products = for_products(self.embedding[...], self.dtype, compute_type)
         self.embedding = nnx.Param(self.embedding[...].astype(self.dtype))
 
 

@@ -29,7 +29,12 @@ def describe_task(manifest: Manifest) -> dict[str, str]:
 
 
 def describe_system(
-    run_dir: str | os.PathLike, decode: DecodeConfig, *, rescored: bool, trained_on: str | None = None
+    run_dir: str | os.PathLike,
+    decode: DecodeConfig,
+    *,
+    rescored: bool,
+    compute_type: str | None = None,
+    trained_on: str | None = None,
 ) -> dict[str, Any]:
     """The kind of a system, as JSON values.
 
@@ -37,17 +42,20 @@ def describe_system(
       run_dir: the trained model.
       decode: how it decodes.
       rescored: whether an autoregressive model ranks its hypotheses.
+      compute_type: what factors of products with weights were rounded to, if to anything.
       trained_on: 'raw' or 'distilled', where the run directory does not know; None otherwise.
 
     Returns:
       kind ('autoregressive' or 'parallel'); decoding ('greedy', 'sampling', 'beam', 'padir' for the paper's recipe
       and 'refinement' for any other, e.g. mask-predict); steps (None for an autoregressive system); hypotheses (the
-      beam, or all of a parallel decode); trained_on ('raw', 'distilled' or None: not known); rescored.
+      beam, or all of a parallel decode); trained_on ('raw', 'distilled' or None: not known); rescored;
+      compute_type.
 
     Raises:
       PadirError: `trained_on` is none of its values, or not what the run directory says.
     """
-    return {**_decoding(decode), "trained_on": _training_data(run_dir, trained_on), "rescored": rescored}
+    known = {"trained_on": _training_data(run_dir, trained_on), "rescored": rescored, "compute_type": compute_type}
+    return {**_decoding(decode), **known}
 
 
 def _decoding(decode: DecodeConfig) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def translate_files(
     num_hosts: int | None = None,
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
+    compute_type: str | None = None,
     batch_size: int = 32,
     seed: int = 0,
 ) -> Counts:
@@ -62,6 +63,7 @@ def translate_files(
         `jax.distributed` job do. Host i translates shards i, i + num_hosts, …
       decode: how to decode; the model's default if None.
       rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       batch_size: lines decoded at a time.
       seed: of decoding, where it is random.
 
@@ -84,7 +86,7 @@ def translate_files(
     else:
         hosts = Hosts.given(host_index, num_hosts)
         _check_shards(shards, inputs, output, rejects)
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with, compute_type=compute_type)
     checked = translator.checked(decode, has_lengths=False)
     lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
     if hosts is None:

@@ -22,6 +22,7 @@ from padir.errors import PadirError
 from padir.models import DECODE_CONFIGS, AutoregressiveModel, DecodeConfig, Model, padir_decoding
 from padir.models.rescoring import Rescorer
 from padir.types import EOS_ID, Array, PyTree
+from padir.weights import check_compute_type
 
 # What the encoder reads is padded to the smallest of these that holds it, up to the model's longest source.
 SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -101,28 +102,40 @@ class Decoder:
       model: what `params` are of.
       params: as they were trained, on all devices.
       decoding_params: as the programs read them (`BaseModel.for_decoding`).
+      compute_type: what the factors of products with weights are rounded to; None for nothing.
     """
 
-    def __init__(self, model: Model, params: PyTree, *, seed: int = 0, rescorer: Rescorer | None = None):
+    def __init__(
+        self,
+        model: Model,
+        params: PyTree,
+        *,
+        seed: int = 0,
+        rescorer: Rescorer | None = None,
+        compute_type: str | None = None,
+    ):
         """Places `params` on all devices of this process.
 
-        `seed` is of random starts; `rescorer` ranks a parallel model's hypotheses instead of its own scores. On CPU the
-        process keeps the memory it has freed, see `host_memory`.
+        `seed` is of random starts; `rescorer` ranks a parallel model's hypotheses instead of its own scores;
+        `compute_type`, of `weights.COMPUTE_TYPES`, is what the factors of products with the model's weights are rounded
+        to (not the rescorer's). On CPU the process keeps the memory it has freed, see `host_memory`.
 
         Raises:
-          PadirError: a rescorer of another vocabulary, or for a model that ranks in its search.
+          PadirError: a rescorer of another vocabulary, or for a model that ranks in its search; an unknown type.
         """
+        check_compute_type("compute_type", compute_type)
         if rescorer is not None:
             if isinstance(model, AutoregressiveModel):
                 raise PadirError("rescorer: ranks the hypotheses of a parallel model; this one is autoregressive")
             rescorer.check(model.ids)
         self.model = model
+        self.compute_type = compute_type
         self._has_rescorer = rescorer is not None
         self._mesh = _own_mesh()
         if self._mesh.devices.flat[0].platform == "cpu":
             host_memory.keep_freed()
         self.params, rescorer = jax.device_put((params, rescorer), sharding.replicated(self._mesh))
-        self.decoding_params = model.for_decoding(self.params)
+        self.decoding_params = model.for_decoding(self.params, compute_type)
         self._leaves, self._structure = jax.tree.flatten((self.decoding_params, rescorer))
         self._key = rng.stream(seed, "decode")
         # `_program` would hash the model at every request.
@@ -132,6 +145,11 @@ class Decoder:
     def rescorer(self) -> Rescorer | None:
         """What ranks the hypotheses, if not their own scores; on all devices."""
         return jax.tree.unflatten(self._structure, self._leaves)[1]
+
+    @property
+    def product_type(self) -> str:
+        """What weights are multiplied in."""
+        return self.compute_type or self.model.network.dtype
 
     @property
     def default_decode(self) -> DecodeConfig:
@@ -211,9 +229,10 @@ class Translator(Decoder):
         step: int,
         seed: int = 0,
         rescorer: Rescorer | None = None,
+        compute_type: str | None = None,
     ):
         """As `Decoder`; `params` were saved at training step `step`."""
-        super().__init__(model, params, seed=seed, rescorer=rescorer)
+        super().__init__(model, params, seed=seed, rescorer=rescorer, compute_type=compute_type)
         self.vocabulary = vocabulary
         self.step = step
 
@@ -306,6 +325,7 @@ def load(
     seed: int = 0,
     vocabulary: str | os.PathLike | None = None,
     rescore_with: str | os.PathLike | None = None,
+    compute_type: str | None = None,
 ) -> Translator:
     """Opens a run directory or an imported checkpoint; see `padir.load`.
 
@@ -316,13 +336,17 @@ def load(
       vocabulary: the SentencePiece model it was trained with, for a checkpoint that has none beside it.
       rescore_with: an autoregressive model of the same vocabulary, opened likewise: it ranks a parallel model's
         hypotheses.
+      compute_type: 'bfloat16' or 'int8': what the factors of products with weights are rounded to, which on some
+        devices is faster and changes some translations; None multiplies as in training.
     """
+    check_compute_type("compute_type", compute_type)
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
     mesh = _own_mesh()
     opened = open_model(path, mesh, step=step, vocabulary=given)
     own = needed_vocabulary(opened, path)
     rescorer = None if rescore_with is None else _open_rescorer(rescore_with, mesh, own)
-    return Translator(opened.model, opened.params, own, step=opened.step, seed=seed, rescorer=rescorer)
+    options = {"step": opened.step, "seed": seed, "rescorer": rescorer, "compute_type": compute_type}
+    return Translator(opened.model, opened.params, own, **options)
 
 
 def _own_mesh() -> Mesh:

@@ -207,7 +207,8 @@ def test_every_command_has_its_summary_example_and_place():
 
 def test_flags_are_the_plain_parameters():
     flags = ["run_dir", "inputs", "input_format", "input_field", "output", "output_format", "rejects"]
-    flags += ["shards", "compress", "host_index", "num_hosts", "rescore_with", "batch_size", "seed"]
+    flags += ["shards", "compress", "host_index", "num_hosts", "rescore_with", "compute_type"]
+    flags += ["batch_size", "seed"]
     assert list(cli._flags("translate")) == flags
     assert "decode" not in cli._flags("evaluate") and "limit" in cli._flags("distill")
 

@@ -163,6 +163,7 @@ def test_what_kind_of_system_was_evaluated(results):
         "hypotheses": 1,
         "trained_on": "raw",
         "rescored": False,
+        "compute_type": None,
     }
     _, ar_result = read(results, "ar")
     assert ar_result["system"]["decoding"] == "greedy" and ar_result["system"]["steps"] is None
@@ -285,7 +286,7 @@ def test_a_baseline_whose_lines_hold_unicode_line_separators(tiny, tmp_path, res
 def test_the_seed_is_that_of_the_translator(tiny, tmp_path, monkeypatch):
     """What a seed changes is tested where translators are."""
 
-    def load(run_dir, seed, rescore_with):
+    def load(run_dir, seed, **options):
         raise PadirError(f"seed {seed} of {run_dir}")
 
     monkeypatch.setattr("padir.evaluate.load", load)

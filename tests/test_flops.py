@@ -72,13 +72,14 @@ def test_bytes_by_hand():
     config = NetworkConfig(**SHAPE | {"num_decoder_layers": 1}, causal=True, positional_attention=False)
     weights = 6 * 64 * 64 + 2 * 64 * 256 + 64 * 384
     memory = 2 * 64 * (1 * SOURCE + 5 * TARGET)
-    assert flops.decoder_pass(config, 5, 1, TARGET, SOURCE, sources=1).bytes == 4 * (weights + memory)
+    assert flops.decoder_pass(config, 5, 1, TARGET, SOURCE, sources=1).bytes() == 4 * (weights + memory)
     without = flops.decoder_pass(config, 5, 1, TARGET, SOURCE, sources=1, logits=False)
-    assert without.bytes == 4 * (weights - 64 * 384 + memory)
+    assert without.bytes() == 4 * (weights - 64 * 384 + memory)
+    assert without.bytes(1, 2) == weights - 64 * 384 + 2 * memory
 
 
 def test_costs_add_up():
-    assert flops.Cost(1, 2) + 3 * flops.Cost(10, 20) == flops.Cost(31, 62)
+    assert flops.Cost(1, 2, 3) + 3 * flops.Cost(10, 20, 30) - flops.Cost(1, 1, 1) == flops.Cost(30, 61, 92)
 
 
 class TestTrainingStep:

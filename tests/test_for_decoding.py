@@ -10,7 +10,7 @@ import tiny_models
 from flax.traverse_util import flatten_dict
 from tiny_models import AR, PADIR, assert_same
 
-from padir import for_decoding, layers
+from padir import for_decoding, weights
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
@@ -42,7 +42,7 @@ def names(params):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
-    monkeypatch.setattr(layers, "_SMALL_WEIGHT", 0)
+    monkeypatch.setattr(weights, "_SMALL_WEIGHT", 0)
     model = with_network(PADIR, dtype="bfloat16", tied_logits=tied)
     prepared = names(model.for_decoding(params_of(model)).params)
     wide = {name.rsplit("/", 2)[-2] for name, leaf in prepared.items() if leaf.dtype == jnp.float32}
@@ -59,7 +59,7 @@ def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
 def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
     """Encoder output, attention by position, hidden states and logits."""
     if limits == "nothing small":
-        monkeypatch.setattr(layers, "_SMALL_WEIGHT", 0)
+        monkeypatch.setattr(weights, "_SMALL_WEIGHT", 0)
     if limits == "too many positions":
         monkeypatch.setattr(for_decoding, "_LARGEST_POSITIONAL_TABLE", 2 * 24**2 - 1)
     model = with_network(PADIR, **options)
@@ -113,12 +113,12 @@ def test_what_is_put_in_the_place_of_what():
         f"{layer}/pre_positional_attention_layer_norm/scale",
         "network/decoder/abs_pos_embed/embedding",
     }
-    turned = {name.removesuffix("/turned") for name in new if name.endswith("/turned")}
+    turned = {name.removesuffix("/for_products/weight") for name in new if name.endswith("/for_products/weight")}
     table = "network/decoder/positional_table"
-    assert new == {table, *(f"{name}/turned" for name in turned)}
+    assert new == {table, *(f"{name}/for_products/weight" for name in turned)}
     assert gone - replaced == {f"{name}/weight" for name in turned - {"network/token_embedder"}}
     assert f"{layer}/mlp/wi" in turned and "network/encoder/layers/0/attention/out" in turned
-    np.testing.assert_array_equal(prepared[f"{layer}/mlp/wi/turned"], trained[f"{layer}/mlp/wi/weight"].T)
+    np.testing.assert_array_equal(prepared[f"{layer}/mlp/wi/for_products/weight"], trained[f"{layer}/mlp/wi/weight"].T)
     assert prepared[table].shape == (1, 2, 24, 24)
     # The table of tokens is still looked up by row.
     assert prepared["network/token_embedder/embedding"] is trained["network/token_embedder/embedding"]
@@ -126,13 +126,13 @@ def test_what_is_put_in_the_place_of_what():
 
 def test_large_weights_are_the_very_same_arrays(monkeypatch):
     """So that they are not held twice."""
-    monkeypatch.setattr(layers, "_SMALL_WEIGHT", 16 * 16)
+    monkeypatch.setattr(weights, "_SMALL_WEIGHT", 16 * 16)
     model = with_network(PADIR)
     params = params_of(model)
     trained, prepared = names(params), names(model.for_decoding(params).params)
     wide = "network/decoder/layers/0/mlp/wi/weight"
     assert trained[wide].shape == (32, 16) and prepared[wide] is trained[wide]
-    assert "network/token_embedder/turned" not in prepared
+    assert not any(name.startswith("network/token_embedder/for_products") for name in prepared)
 
 
 def test_a_decoder_keeps_the_parameters_as_they_were_trained():

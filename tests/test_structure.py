@@ -23,7 +23,7 @@ LAYERS = (
         "child_process",
         "device_peaks",
     ),
-    ("masks", "layers", "attention", "cache"),
+    ("masks", "weights", "layers", "attention", "cache"),
     ("network", "for_decoding", "length", "flops"),
     ("corruption", "losses"),
     ("decoding",),

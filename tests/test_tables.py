@@ -14,6 +14,7 @@ PADIR = {
     "hypotheses": 5,
     "trained_on": "distilled",
     "rescored": False,
+    "compute_type": None,
 }
 AR = PADIR | {"kind": "autoregressive", "decoding": "beam", "steps": None}
 
@@ -122,6 +123,7 @@ def test_each_result_in_its_cells(lay):
             "not known to be trained on distilled data (trained_on)",
         ),
         (result(system=PADIR | {"rescored": True}), "hypotheses were rescored by an autoregressive model"),
+        (result(system=PADIR | {"compute_type": "int8"}), "products with weights were rounded to int8"),
         (result(split="validation"), "split validation, not test"),
         (
             result(task="tatoeba_de_en"),

@@ -219,12 +219,13 @@ def describe_systems(
             "run_dir": system.run_dir,
             "parameters": it.system.model.parameter_count(),
             "dtype": it.system.model.network.dtype,
+            "compute_type": it.system.decoder.compute_type,
             "latency_ms": timing.to_dict(),
             "speed_up": float(first / np.median(timing.samples)),
             "steps_per_batch": float(np.mean([it.steps[batch] for batch in batches])),
             "source_padding": _waste(batches, it.source_width, lambda request: len(request.source)),
             "gflops": float(np.mean([cost.flops for cost in costs])) / 1e9,
-            "gigabytes": float(np.mean([cost.bytes for cost in costs])) / 1e9,
+            "gigabytes": float(np.mean([it.system.bytes(cost) for cost in costs])) / 1e9,
         }
         if batches[0][0].target_length is not None and not it.system.is_autoregressive:
             waste = _waste(batches, it.target_width, lambda request: request.target_length)

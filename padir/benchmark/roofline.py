@@ -18,11 +18,11 @@ from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened, System, open_systems
 from padir.decoding.sampling import greedy
 from padir.errors import PadirError
-from padir.layers import project
 from padir.models import AutoregressiveModel
 from padir.run_directory import write_text
 from padir.translator import source_width
 from padir.types import UNK_ID, Array, PyTree
+from padir.weights import project
 
 # The plain product: rows by as many different weights [2048, 512] as no cache holds (100 MB of float32).
 _WEIGHTS, _OUT, _IN = 24, 2048, 512
@@ -36,13 +36,17 @@ class Phase:
 
     Attributes:
       run: runs it once on arrays that are there already, and waits.
-      cost: its work.
+      work: operations of its matrix products.
+      bytes: read, at least.
       rows: of its matrix products.
+      product_type: what weights are multiplied in.
     """
 
     run: Callable[[], Any]
-    cost: flops.Cost
+    work: int
+    bytes: int
     rows: int
+    product_type: str
 
 
 def roofline(
@@ -57,8 +61,8 @@ def roofline(
 ) -> dict[str, Any]:
     """Times the phases of batch-1 requests and what the same process gets from plain products and reads.
 
-    A phase's bound is its operations at the rate of the plain product of as many rows, or its bytes at the rate of a
-    plain read, whichever takes longer; its `of_bound` is how much of the time measured that explains.
+    A phase's bound is its operations at the rate of the plain product of as many rows in its type, or its bytes at the
+    rate of a plain read, whichever takes longer; its `of_bound` is how much of the time measured that explains.
 
     Args:
       systems: whose models are taken apart; trained or not.
@@ -69,7 +73,7 @@ def roofline(
       seed: of the order.
 
     Returns:
-      What was written: 'machine' (GFLOP/s by rows, GB/s) and, by system, its phases.
+      What was written: 'machine' (GFLOP/s by type and rows, GB/s) and, by system, its phases.
 
     Raises:
       PadirError: a system that cannot be opened, or lengths that its model does not allow.
@@ -77,8 +81,9 @@ def roofline(
     facts = run_facts()
     opened = open_systems(systems, num_pieces)
     phases = _all_phases(opened, source, target)
-    rows = sorted({phase.rows for phase in phases.values()})
-    machine = {("machine", f"{count} rows"): _product(count) for count in rows} | {("machine", "read"): _read()}
+    products = sorted({(phase.product_type, phase.rows) for phase in phases.values()})
+    machine = {("machine", f"{rows} rows, {kind}"): _product(kind, rows) for kind, rows in products}
+    machine["machine", "read"] = _read()
     everything = machine | phases
     timings = take_turns(
         {" / ".join(key): lambda _, phase=phase: phase.run() for key, phase in everything.items()},
@@ -87,21 +92,25 @@ def roofline(
         seed=seed,
     )
     seconds = {key: float(np.median(timings[" / ".join(key)].samples)) / 1e3 for key in everything}
-    rates = {count: machine[key].cost.flops / seconds[key] for count in rows if (key := ("machine", f"{count} rows"))}
-    read = machine["machine", "read"].cost.bytes / seconds["machine", "read"]
+    rates = {key: machine[name := ("machine", f"{key[1]} rows, {key[0]}")].work / seconds[name] for key in products}
+    read = machine["machine", "read"].bytes / seconds["machine", "read"]
     result = {
         "facts": facts | {"load_average_after": list(os.getloadavg())},
         "source": source,
         "target": target,
         "repeats": repeats,
         "machine": {
-            "gflops_per_second_by_rows": {count: rate / 1e9 for count, rate in rates.items()},
+            "gflops_per_second": {
+                kind: {rows: rates[kind, rows] / 1e9 for other, rows in products if other == kind}
+                for kind in dict.fromkeys(kind for kind, _ in products)
+            },
             "read_gigabytes_per_second": read / 1e9,
         },
         "systems": {name: {} for name in opened},
     }
     for (name, label), phase in phases.items():
-        result["systems"][name][label] = _against(phase, seconds[name, label], rates[phase.rows], read)
+        rate = rates[phase.product_type, phase.rows]
+        result["systems"][name][label] = _against(phase, seconds[name, label], rate, read)
     write_text(output, json.dumps(result, indent=2) + "\n")
     print(roofline_table(result))
     return result
@@ -119,13 +128,14 @@ def _all_phases(opened: dict[str, Opened], source: int, target: int) -> dict[tup
 
 def _against(phase: Phase, seconds: float, flops_rate: float, read_rate: float) -> dict[str, float]:
     """What a phase achieved in `seconds`, and its bound at operations and bytes a second of the machine."""
-    bound = max(phase.cost.flops / flops_rate, phase.cost.bytes / read_rate)
+    bound = max(phase.work / flops_rate, phase.bytes / read_rate)
     return {
         "ms": 1e3 * seconds,
         "rows": phase.rows,
-        "gflops": phase.cost.flops / 1e9,
-        "gflops_per_second": phase.cost.flops / seconds / 1e9,
-        "gigabytes_per_second": phase.cost.bytes / seconds / 1e9,
+        "product_type": phase.product_type,
+        "gflops": phase.work / 1e9,
+        "gflops_per_second": phase.work / seconds / 1e9,
+        "gigabytes_per_second": phase.bytes / seconds / 1e9,
         "bound_ms": 1e3 * bound,
         "of_bound": bound / seconds,
     }
@@ -167,15 +177,15 @@ def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
     def cost(with_logits: bool) -> flops.Cost:
         return flops.decoder_pass(network, hypotheses, queries, target, source, sources=1, logits=with_logits)
 
-    whole, without = cost(True), cost(False)
-    only_logits = flops.Cost(whole.flops - without.flops, whole.bytes - without.bytes)
+    def phase(run: Callable[[], Any], cost: flops.Cost, rows: int) -> Phase:
+        return Phase(run, cost.flops, system.bytes(cost), rows, system.decoder.product_type)
+
+    rows, planned = hypotheses * queries, flops.plan(network, 1, source, target, prepared=True)
     return {
-        "encode": Phase(_timed(encode, params, tokens), flops.encode(network, 1, positions), positions),
-        "plan": Phase(
-            _timed(plan, params, encoded, tokens), flops.plan(network, 1, source, target, prepared=True), source
-        ),
-        "step": Phase(_timed(step, params, targets, made), whole, hypotheses * queries),
-        "step: logits": Phase(_timed(logits, params, hidden), only_logits, hypotheses * queries),
+        "encode": phase(_timed(encode, params, tokens), flops.encode(network, 1, positions), positions),
+        "plan": phase(_timed(plan, params, encoded, tokens), planned, source),
+        "step": phase(_timed(step, params, targets, made), cost(True), rows),
+        "step: logits": phase(_timed(logits, params, hidden), cost(True) - cost(False), rows),
     }
 
 
@@ -184,31 +194,36 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     return lambda: jax.block_until_ready(compiled(*arguments))
 
 
-def _product(rows: int) -> Phase:
-    """Plain products of `rows` rows, in the order of operands that the network uses."""
-    draw = np.random.default_rng(0).standard_normal
-    weights = [jnp.asarray(draw((_OUT, _IN)), jnp.float32) for _ in range(_WEIGHTS)]
-    x = jnp.asarray(draw((rows, _IN)), jnp.float32)
+def _product(kind: str, rows: int) -> Phase:
+    """Plain products of `rows` rows of a type, in the order of operands that the network uses."""
+    draw, dtype = np.random.default_rng(0).standard_normal, jnp.dtype(kind)
+    # Of integers it matters not which they are.
+    weights = [jnp.asarray(10.0 * draw((_OUT, _IN))).astype(dtype) for _ in range(_WEIGHTS)]
+    x = jnp.asarray(10.0 * draw((rows, _IN))).astype(dtype)
+    summed = jnp.dtype("int32" if kind == "int8" else "float32")
 
     def run(x: Array, weights: list[Array]) -> list[Array]:
-        return [project(weight, x, jnp.float32) for weight in weights]
+        return [project(weight, x, summed) for weight in weights]
 
-    flop = 2 * rows * _OUT * _IN * _WEIGHTS
-    return Phase(_timed(run, x, weights), flops.Cost(flop, 4 * _OUT * _IN * _WEIGHTS), rows)
+    numbers = _OUT * _IN * _WEIGHTS
+    return Phase(_timed(run, x, weights), 2 * rows * numbers, dtype.itemsize * numbers, rows, kind)
 
 
 def _read() -> Phase:
     # A sum, not a copy: a decode reads weights and writes little, and fresh pages to write to cost more than reading.
     block = jnp.ones((_READ // 2048, 2048), jnp.float32)
-    return Phase(_timed(lambda x: x.sum(axis=0), block), flops.Cost(0, 4 * _READ), 0)
+    return Phase(_timed(lambda x: x.sum(axis=0), block), 0, 4 * _READ, 0, "float32")
 
 
 def roofline_table(result: dict[str, Any]) -> str:
     """A result as a Markdown table."""
     machine = result["machine"]
-    rates = ", ".join(f"{rate:.0f} with {rows} rows" for rows, rate in machine["gflops_per_second_by_rows"].items())
-    lines = [
-        f"plain products of float32, GFLOP/s: {rates}; read {machine['read_gigabytes_per_second']:.1f} GB/s",
+    lines = []
+    for kind, by_rows in machine["gflops_per_second"].items():
+        rates = ", ".join(f"{rate:.0f} with {rows} rows" for rows, rate in by_rows.items())
+        lines.append(f"plain products of {kind}, GFLOP/s: {rates}")
+    lines += [
+        f"read {machine['read_gigabytes_per_second']:.1f} GB/s",
         "| system | phase | ms | rows | GFLOP/s | GB/s | bound ms | of bound |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.flops import Cost
 from padir.models import AutoregressiveModel, DecodeConfig, Model
 from padir.translator import Decoder, Translator, load
 from padir.types import TokenIds
+from padir.weights import check_compute_type
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class System:
       run_dir: a trained model, as `padir.load` opens it.
       model: makes a model of given token ids, whose weights then are random, in place of `run_dir`.
       decode: how it decodes; the model's default if None.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       quality: JSON of `padir evaluate` of the same decode, for the picture of quality against latency.
     """
 
@@ -30,11 +34,13 @@ class System:
     run_dir: str | None = None
     model: Callable[[TokenIds], Model] | None = None
     decode: DecodeConfig | None = None
+    compute_type: str | None = None
     quality: str | None = None
 
     def __post_init__(self):
         if (self.run_dir is None) == (self.model is None):
             raise PadirError(f"System.run_dir: system {self.name!r} needs either run_dir or model")
+        check_compute_type(f"System.compute_type of system {self.name!r}", self.compute_type)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class Opened:
             return self.decode.hypotheses_per_source
         return self.decode.rows_per_source
 
+    def bytes(self, cost: Cost) -> int:
+        """What is read for some work, at least."""
+        sizes = (jnp.dtype(dtype).itemsize for dtype in (self.decoder.product_type, self.model.network.dtype))
+        return cost.bytes(*sizes)
+
     def translator(self, name: str) -> Translator:
         """The decoder; raises PadirError if it has no vocabulary to make text of its ids."""
         if not isinstance(self.decoder, Translator):
@@ -74,7 +85,9 @@ class Opened:
 
 
 def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened]:
-    """Opens systems by name; those of one `run_dir`, or of equal untrained models, share their parameters.
+    """Opens systems by name; those of one `run_dir`, or of equal untrained models, share a decoder.
+
+    Those of different compute types do not.
 
     Args:
       systems: at least one.
@@ -87,15 +100,20 @@ def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened
         raise PadirError("systems: name at least one")
     if len({system.name for system in systems}) < len(systems):
         raise PadirError("systems: two have the same name")
-    decoders: dict[str | Model, Decoder] = {}
+    decoders: dict[tuple[str | Model, str | None], Decoder] = {}
     opened = {}
     for system in systems:
-        key = system.run_dir if system.model is None else system.model(TokenIds(num_pieces))
+        model = None if system.model is None else system.model(TokenIds(num_pieces))
+        key, options = (model or system.run_dir, system.compute_type), {"compute_type": system.compute_type}
         if key not in decoders:
-            decoders[key] = load(key) if isinstance(key, str) else Decoder(key, jax.jit(key.init)(0))
+            decoders[key] = load(system.run_dir, **options) if model is None else _untrained(model, **options)
         try:
             decode = decoders[key].checked(system.decode)
         except PadirError as error:
             raise PadirError(f"system {system.name!r}: {error}") from error
         opened[system.name] = Opened(decoders[key], decode)
     return opened
+
+
+def _untrained(model: Model, compute_type: str | None) -> Decoder:
+    return Decoder(model, jax.jit(model.init)(0), compute_type=compute_type)

@@ -38,9 +38,11 @@ class DecodingParams:
 
     Attributes:
       params: nested dict of arrays.
+      compute_type: what factors of products with weights are rounded to.
     """
 
     params: PyTree
+    compute_type: str | None = struct.field(pytree_node=False, default=None)
 
 
 @dataclass(frozen=True)
@@ -125,30 +127,35 @@ class BaseModel:
         return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(params=jax.random.key(0)))))[0]
 
     @cached_property
-    def _decoding_graph(self) -> nnx.GraphDef:
+    def _decoding_graphs(self) -> dict[str | None, nnx.GraphDef]:
+        return {}
+
+    def _decoding_graph(self, compute_type: str | None) -> nnx.GraphDef:
         def prepared() -> nnx.Module:
             module = self.build(nnx.Rngs(params=jax.random.key(0)))
-            for_decoding.prepare(module.network)
+            for_decoding.prepare(module.network, compute_type)
             return module
 
-        return nnx.split(nnx.eval_shape(prepared))[0]
+        if compute_type not in self._decoding_graphs:
+            self._decoding_graphs[compute_type] = nnx.split(nnx.eval_shape(prepared))[0]
+        return self._decoding_graphs[compute_type]
 
     def init(self, seed: int | Array) -> PyTree:
         """Draws fresh parameters: a nested dict of float32 arrays, nearly T5X's (see `interop.t5x`)."""
         module = self.build(nnx.Rngs(params=rng.stream(seed, "parameters")))
         return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
-    def for_decoding(self, params: PyTree) -> DecodingParams:
+    def for_decoding(self, params: PyTree, compute_type: str | None = None) -> DecodingParams:
         """Parameters as decoding reads them fastest; see `for_decoding.prepare`. Do so once, at loading."""
         module = self.module(params)
-        for_decoding.prepare(module.network)
-        return DecodingParams(nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+        for_decoding.prepare(module.network, compute_type)
+        return DecodingParams(nnx.to_pure_dict(nnx.state(module, nnx.Param)), compute_type)
 
     def module(self, params: PyTree | DecodingParams) -> nnx.Module:
         """The modules with these parameters, for use inside a traced function or a notebook."""
         graph = self._graph
         if isinstance(params, DecodingParams):
-            graph, params = self._decoding_graph, params.params
+            graph, params = self._decoding_graph(params.compute_type), params.params
         return nnx.merge(graph, nnx.State(jax.tree.map(nnx.Param, params)))
 
     def parameter_count(self) -> int:

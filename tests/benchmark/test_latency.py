@@ -1,5 +1,6 @@
 """`padir benchmark latency`, `throughput`, `roofline` and `compare`: what they write is what was run."""
 
+import dataclasses
 import json
 
 import pytest
@@ -90,7 +91,7 @@ def test_work_is_that_of_the_padded_shapes(measured):
     expected = once + 4 * flops.decoder_pass(network, 24, 12, 12, 15, sources=8)
     found = measured[1]["systems"]["4 steps"]
     assert found["gflops"] == pytest.approx(expected.flops / 1e9)
-    assert found["gigabytes"] == pytest.approx(expected.bytes / 1e9)
+    assert found["gigabytes"] == pytest.approx(expected.bytes() / 1e9)
 
 
 def test_work_of_shortcuts():
@@ -121,8 +122,8 @@ def test_work_of_shared_candidates():
     network = NetworkConfig(**TINY, vocab_size=256)
     width = network.embed_dim
     hidden = flops.decoder_pass(network, 24, 12, 12, 15, sources=8, logits=False)
-    every = flops.Cost(2 * 8 * 12 * width * 256, 4 * width * 256)
-    shared = flops.Cost(2 * 24 * 12 * width * 49, 4 * 8 * 49 * width)
+    every = flops.Cost(2 * 8 * 12 * width * 256, width * 256)
+    shared = flops.Cost(2 * 24 * 12 * width * 49, 0, 8 * 49 * width)
     once = flops.encode(network, 8, 16) + flops.plan(network, 8, 15, 12, prepared=True)
     assert asked.cost(batch) == once + hidden + every + shared
 
@@ -251,19 +252,23 @@ def test_a_batch_that_does_not_fit_is_a_systems_last(tmp_path, monkeypatch, caps
 
 def test_roofline(tmp_path):
     path = tmp_path / "roofline.json"
-    result = roofline(systems=UNTRAINED[1:3], output=str(path), source=10, target=9, repeats=3, num_pieces=50)
+    rounded = dataclasses.replace(UNTRAINED[2], compute_type="int8")
+    result = roofline(systems=[UNTRAINED[1], rounded], output=str(path), source=10, target=9, repeats=3, num_pieces=50)
     assert json.loads(path.read_text())["systems"].keys() == {"beam", "2 steps"}
     rows = {name: {label: phase["rows"] for label, phase in found.items()} for name, found in result["systems"].items()}
     # The source is padded: to 16, or to 15 with [LENGTH] before it.
     assert rows["beam"] == {"encode": 16, "plan": 16, "step": 3, "step: logits": 3}
     assert rows["2 steps"] == {"encode": 16, "plan": 15, "step": 9, "step: logits": 9}
-    assert result["machine"]["gflops_per_second_by_rows"].keys() == {3, 9, 15, 16}
+    assert {kind: {*rows} for kind, rows in result["machine"]["gflops_per_second"].items()} == {
+        "float32": {3, 16},
+        "int8": {9, 15, 16},
+    }
     for found in result["systems"].values():
         for phase in found.values():
             assert phase["gflops_per_second"] == pytest.approx(phase["gflops"] / phase["ms"] * 1e3)
             assert phase["of_bound"] == pytest.approx(phase["bound_ms"] / phase["ms"])
         assert found["step: logits"]["gflops"] < found["step"]["gflops"]
-    assert roofline_table(result).count("\n") == 2 + 8
+    assert roofline_table(result).count("\n") == 4 + 8
     with pytest.raises(PadirError, match="40 to 9 tokens are not what system 'beam' takes"):
         roofline(systems=UNTRAINED[1:3], output=str(path), source=40, target=9, num_pieces=50)
 

@@ -54,6 +54,20 @@ def test_the_first_of_equals_wins():
     assert greedy(jnp.zeros((1, 5)))[0].tolist() == [0]
 
 
+@pytest.mark.parametrize("rows", [1, 7, 8, 24, 64, 65])
+@pytest.mark.parametrize("size", [3, 100, 384])
+def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
+    """Few rows are compared down their columns; here with many equal logits, and with whole groups forbidden."""
+    logits = np.random.default_rng(rows).integers(0, 4, (rows, 1, size)).astype(np.float32)
+    logits[rows // 2, 0, : size // 2] = -np.inf
+    logits[-1, 0, 1:] = -np.inf
+    tokens, log_probs = jax.jit(greedy)(jnp.asarray(logits))
+    assert (tokens.dtype, log_probs.dtype) == (jnp.int32, jnp.float32)
+    np.testing.assert_array_equal(tokens, logits.argmax(-1))
+    exact = logits.astype(np.float64)
+    np.testing.assert_allclose(log_probs, exact.max(-1) - np.log(np.exp(exact).sum(-1)), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("size", [20, 3 * 256, 3 * 256 + 77])
 @pytest.mark.parametrize("kind", ["normal", "ties", "mostly forbidden", "bfloat16", "whole"])
 def test_top_k_is_jaxs(size, kind):
