@@ -6,6 +6,8 @@ decode, self-attention in every step: so projecting, weighing and applying are s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
@@ -13,6 +15,7 @@ from flax import nnx, struct
 from padir.layers import Dense, dropout
 from padir.sharding import constrain
 from padir.types import Array
+from padir.weights import for_products
 
 
 @struct.dataclass
@@ -25,6 +28,8 @@ class KeyValue:
 
 class MultiHeadAttention(nnx.Module):
     """T5 attention: no biases, no 1/sqrt(D) (the query initialisation carries it)."""
+
+    joined: nnx.Module | None = None
 
     def __init__(
         self,
@@ -57,48 +62,71 @@ class MultiHeadAttention(nnx.Module):
         self.dtype = dtype
         self.logits_dtype = jnp.dtype("float32") if float32_logits else dtype
 
-    def _split_heads(self, x: Array) -> Array:
+    def split_heads(self, x: Array) -> Array:
+        """x [B, L, H · D] → [B, L, H, D]."""
         split = x.reshape(*x.shape[:-1], self.num_heads, -1)
         # Positions that all rows share come as one row, which cannot be split.
         return constrain(split, "batch" if len(x) > 1 else None, "length", "act_heads", None)
 
     def values(self, x: Array) -> Array:
         """x [B, keys, E] → values [B, keys, H, D]."""
-        return self._split_heads(self.value(x))
+        return self.split_heads(self.value(x))
 
     def key_value(self, x: Array) -> KeyValue:
         """x [B, keys, E] → keys and values [B, keys, H, D]."""
-        return KeyValue(self._split_heads(self.key(x)), self.values(x))
+        return KeyValue(self.split_heads(self.key(x)), self.values(x))
 
-    def logits(self, query_input: Array, key: Array) -> Array:
-        """What asks [B, Q, E], projected keys [B, K, H, D] → attention logits without a bias [B, H, Q, K]."""
-        query = self._split_heads(self.query(query_input))
+    def queries(self, x: Array) -> Array:
+        """x [B, Q, E] → queries [B, Q, H, D]."""
+        return self.split_heads(self.query(x))
+
+    def query_key_value(self, x: Array) -> tuple[Array, KeyValue]:
+        """Of self-attention: x [B, Q, E] → queries, keys and values [B, Q, H, D]."""
+        if self.joined is None:
+            return self.queries(x), self.key_value(x)
+        query, key, value = map(self.split_heads, jnp.split(self.joined(x, self.dtype), 3, axis=-1))
+        return query, KeyValue(key, value)
+
+    def join(self, compute_type: str | None) -> None:
+        """For decoding: one weight for query, key and value in the place of theirs, one product instead of three."""
+        self.joined = joined((self.query, self.key, self.value), self.dtype, compute_type)
+        del self.query, self.key, self.value
+
+    def logits(self, query: Array, key: Array) -> Array:
+        """Queries [B, Q, H, D], keys [B, K, H, D] → attention logits without a bias [B, H, Q, K]."""
         return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=self.logits_dtype)
 
     def normalised(self, logits: Array, bias: Array) -> Array:
         """Logits [B, H, Q, K] and what is broadcast to them → attention weights [B, H, Q, K] float32."""
         return jax.nn.softmax(logits + bias.astype(self.logits_dtype), axis=-1).astype(jnp.float32)
 
-    def weights(self, query_input: Array, key: Array, bias: Array) -> Array:
+    def weights(self, query: Array, key: Array, bias: Array) -> Array:
         """Attention weights.
 
         Args:
-          query_input: [B, Q, E] what asks.
+          query: [B, Q, H, D] projected queries.
           key: [B, K, H, D] projected keys.
           bias: broadcastable to [B, H, Q, K], mask and relative positions, float32.
 
         Returns:
           [B, H, Q, K] float32, each row over K sums to 1.
         """
-        return self.normalised(self.logits(query_input, key), bias)
+        return self.normalised(self.logits(query, key), bias)
 
     def apply(self, weights: Array, value: Array) -> Array:
         """Weighted sum of values, projected back: [B, H, Q, K], [B, K, H, D] → [B, Q, E]."""
         mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(self.dtype), value)
         return self.out(mixed.reshape(*mixed.shape[:-2], -1))
 
-    def __call__(self, x: Array, keys: KeyValue, bias: Array, dropout_key: Array | None = None) -> tuple[Array, Array]:
-        """Attends from x [B, Q, E] to projected keys: → (output [B, Q, E], weights [B, H, Q, K])."""
-        weights = self.weights(x, keys.key, bias)
+    def __call__(
+        self, query: Array, keys: KeyValue, bias: Array, dropout_key: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Attends from projected queries to projected keys: → (output [B, Q, E], weights [B, H, Q, K])."""
+        weights = self.weights(query, keys.key, bias)
         dropped = dropout(weights, self.dropout_rate, dropout_key, broadcast_axis=-2)
         return self.apply(dropped, keys.value), weights
+
+
+def joined(parts: Sequence[Dense], dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
+    """What multiplies with the weights of several maps of one input at once: their outputs side by side."""
+    return for_products(jnp.concatenate([part.weight[...] for part in parts]), dtype, compute_type)

@@ -20,9 +20,9 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
     """Puts what decoding needs in the place of the parameters that it is computed from.
 
     That is how position attends to position (unless there are very many), and weights as they are multiplied with
-    fastest: small ones turned, all in the type of activations. What comes out is the same but for the order in which
-    floats are added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of products with weights are
-    rounded to it, the embeddings that are looked up are not.
+    fastest: those of one input joined, small ones turned, all in the type of activations. What comes out is the same
+    but for the order in which floats are added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of
+    products with weights are rounded to it, the embeddings that are looked up are not.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):
@@ -31,6 +31,11 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
         for layer in decoder.layers:
             del layer.pre_positional_attention_layer_norm
             del layer.positional_attention.query, layer.positional_attention.key
+    decoder.join_source(compute_type)
+    for attention in [layer.attention for layer in network.encoder.layers] + [
+        layer.self_attention for layer in decoder.layers
+    ]:
+        attention.join(compute_type)
     for part in (network.encoder, decoder):
         for _, module in list(nnx.iter_modules(part)):
             if isinstance(module, Dense):

@@ -70,9 +70,10 @@ class Dense(nnx.Module):
 
         `keep_weight` is for who reads some of its rows: it stays, too, in the type of activations.
         """
-        self.for_products = for_products(self.weight[...], self.dtype, compute_type)
-        if self.for_products is None or keep_weight:
-            self.weight = nnx.Param(self.weight[...].astype(self.dtype))
+        weight = self.weight[...].astype(self.dtype)
+        self.for_products = for_products(weight, self.dtype, compute_type)
+        if keep_weight:
+            self.weight = nnx.Param(weight)
         else:
             del self.weight
 
@@ -101,9 +102,9 @@ class Embed(nnx.Module):
 
         If it is `attended` to, also as decoding multiplies with it (`weights.for_products`).
         """
+        self.embedding = nnx.Param(self.embedding[...].astype(self.dtype))
         if attended:
             self.for_products = for_products(self.embedding[...], self.dtype, compute_type)
-        self.embedding = nnx.Param(self.embedding[...].astype(self.dtype))
 
 
 class RMSNorm(nnx.Module):

@@ -18,9 +18,10 @@ from flax import nnx, struct
 
 from padir import cache as kv_cache
 from padir import masks
-from padir.attention import KeyValue, MultiHeadAttention
+from padir.attention import KeyValue, MultiHeadAttention, joined
 from padir.cache import DecoderCache, LayerCache
 from padir.checks import whole
+from padir.decode_plan import DecodePlan
 from padir.errors import PadirError
 from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
 from padir.remat import rematerialised
@@ -78,35 +79,6 @@ class NetworkConfig:
 
 
 @struct.dataclass
-class DecodePlan:
-    """What a decode computes once, whatever the number of steps.
-
-    Attributes:
-      source: per layer, cross-attention keys and values [B, Ls, H, D].
-      source_bias: [B, 1, 1, Ls] float32, masks source padding.
-      self_bias: [N or 1, H, Lt, Lt] float32, relative positions plus decoder mask.
-      positional_weights: per layer, [N, H, Lt, Lt] float32; empty without positional attention.
-    """
-
-    source: tuple[KeyValue, ...]
-    source_bias: Array
-    self_bias: Array
-    positional_weights: tuple[Array, ...]
-
-    def keep(self, rows: Array) -> DecodePlan:
-        """The plan of some of the hypotheses: rows [M] int32, as many of each source."""
-        return self.replace(
-            self_bias=self.self_bias if self.self_bias.shape[0] == 1 else self.self_bias[rows],
-            positional_weights=tuple(weights[rows] for weights in self.positional_weights),
-        )
-
-    def keep_sources(self, sources: Array, rows: Array) -> DecodePlan:
-        """The plan of some sources, [M] int32, and of all their hypotheses, which are `rows` [M·K] int32."""
-        kept = jax.tree.map(lambda field: field[sources], (self.source, self.source_bias))
-        return self.keep(rows).replace(source=kept[0], source_bias=kept[1])
-
-
-@struct.dataclass
 class DecoderOutput:
     """What the decoder returns.
 
@@ -137,7 +109,7 @@ class EncoderLayer(nnx.Module):
     def __call__(self, x: Array, bias: Array, key: Array | None) -> Array:
         """x [B, Ls, E], bias [B, H, Ls, Ls] → [B, Ls, E]."""
         normed = self.pre_attention_layer_norm(x)
-        attended, _ = self.attention(normed, self.attention.key_value(normed), bias, subkey(key, 0))
+        attended, _ = self.attention(*self.attention.query_key_value(normed), bias, subkey(key, 0))
         x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
         fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 2))
         return _residual(x + dropout(fed, self.dropout_rate, subkey(key, 3), broadcast_axis=-2))
@@ -179,8 +151,10 @@ class DecoderLayer(nnx.Module):
 
     def positional_logits(self, position_embeddings: Array) -> Array:
         """Position embeddings [Lt, E] → logits of positional attention without a bias [1, H, Lt, Lt]."""
-        normed = self.pre_positional_attention_layer_norm(position_embeddings)[None]
-        return self.positional_attention.logits(normed, self.positional_attention.key_value(normed).key)
+        query, keys = self.positional_attention.query_key_value(
+            self.pre_positional_attention_layer_norm(position_embeddings)[None]
+        )
+        return self.positional_attention.logits(query, keys.key)
 
     def __call__(
         self,
@@ -197,10 +171,10 @@ class DecoderLayer(nnx.Module):
         `cached` is (keys and values of all positions, position): the new ones are written there.
         """
         normed = self.pre_self_attention_layer_norm(x)
-        keys = self.self_attention.key_value(normed)
+        query, keys = self.self_attention.query_key_value(normed)
         if cached is not None:
             keys = kv_cache.write(cached[0].self_attention, keys, cached[1])
-        attended, self_weights = self.self_attention(normed, keys, self_bias, subkey(key, 0))
+        attended, self_weights = self.self_attention(query, keys, self_bias, subkey(key, 0))
         x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
 
         values = None
@@ -214,7 +188,7 @@ class DecoderLayer(nnx.Module):
 
         normed = self.pre_cross_attention_layer_norm(x)
         # [B·K, q, E] → [B, K·q, E]: all hypotheses of a source are just more queries on its one memory.
-        folded = normed.reshape(source.key.shape[0], -1, normed.shape[-1])
+        folded = self.encoder_decoder_attention.queries(normed.reshape(source.key.shape[0], -1, normed.shape[-1]))
         attended, cross = self.encoder_decoder_attention(folded, source, source_bias, subkey(key, 3))
         x = _residual(x + dropout(attended.reshape(x.shape), self.dropout_rate, subkey(key, 4), broadcast_axis=-2))
 
@@ -227,6 +201,7 @@ class Decoder(nnx.Module):
     """Embedded target → hidden states, given a plan."""
 
     positional_table: nnx.Param | None = None
+    joined_source: nnx.Module | None = None
 
     def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
         dtype = jnp.dtype(config.dtype)
@@ -243,6 +218,23 @@ class Decoder(nnx.Module):
             return self.positional_table[..., :length, :length]
         embeddings = self.abs_pos_embed(jnp.arange(length))
         return jnp.concatenate([layer.positional_logits(embeddings) for layer in self.layers])
+
+    def source_memory(self, encoded: Array) -> tuple[KeyValue, ...]:
+        """Encoder output [B, Ls, E] → each layer's keys and values of cross-attention [B, Ls, H, D]."""
+        attentions = [layer.encoder_decoder_attention for layer in self.layers]
+        if self.joined_source is None:
+            return tuple(attention.key_value(encoded) for attention in attentions)
+        parts = jnp.split(self.joined_source(encoded, encoded.dtype), 2 * len(attentions), axis=-1)
+        heads = [attention.split_heads(part) for attention, part in zip(2 * attentions, parts, strict=True)]
+        return tuple(map(KeyValue, heads[: len(attentions)], heads[len(attentions) :]))
+
+    def join_source(self, compute_type: str | None) -> None:
+        """For decoding: one weight for the keys and values of all layers, in the place of theirs."""
+        attentions = [layer.encoder_decoder_attention for layer in self.layers]
+        maps = [attention.key for attention in attentions] + [attention.value for attention in attentions]
+        self.joined_source = joined(maps, maps[0].dtype, compute_type)
+        for attention in attentions:
+            del attention.key, attention.value
 
     def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
         """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
@@ -318,7 +310,7 @@ class EncoderDecoder(nnx.Module):
                 layer.positional_attention.normalised(logits[index, None], self_bias)
                 for index, layer in enumerate(self.decoder.layers)
             )
-        source = tuple(layer.encoder_decoder_attention.key_value(encoded) for layer in self.decoder.layers)
+        source = self.decoder.source_memory(encoded)
         return DecodePlan(source, masks.to_bias(masks.source_mask(source_tokens)), self_bias, positional)
 
     def decode(

@@ -48,6 +48,17 @@ def _project_rounded(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     return project(weight, two, dtype)[0].reshape(*x.shape[:-1], -1)
 
 
+class Plain(nnx.Module):
+    """A weight [out, in] as it is, in the type of activations."""
+
+    def __init__(self, weight: Array, dtype: jnp.dtype):
+        self.weight = nnx.Param(weight.astype(dtype))
+
+    def __call__(self, x: Array, dtype: jnp.dtype) -> Array:
+        """x [..., in] → [..., out] in `dtype`."""
+        return project(self.weight[...], x, dtype)
+
+
 class Turned(nnx.Module):
     """A small weight as [in, out], which few rows are multiplied with faster."""
 
@@ -97,8 +108,8 @@ def _to_int8(x: Array) -> tuple[Array, Array]:
     return jnp.round(x / scale).astype(jnp.int8), scale
 
 
-def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module | None:
-    """What decoding multiplies with in the place of a weight [out, in]; None if that is the weight itself in `dtype`.
+def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
+    """What decoding multiplies with in the place of a weight [out, in].
 
     Args:
       weight: as it was trained.
@@ -109,4 +120,4 @@ def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> n
         return Int8(weight)
     if compute_type == "bfloat16" and dtype != jnp.bfloat16:
         return Bfloat16(weight)
-    return Turned(weight, dtype) if weight.size <= _SMALL_WEIGHT else None
+    return Turned(weight, dtype) if weight.size <= _SMALL_WEIGHT else Plain(weight, dtype)

@@ -24,7 +24,7 @@ LAYERS = (
         "device_peaks",
     ),
     ("masks", "weights", "layers", "attention", "cache"),
-    ("network", "for_decoding", "length", "flops"),
+    ("decode_plan", "network", "for_decoding", "length", "flops"),
     ("corruption", "losses"),
     ("decoding",),
     ("models", "interop"),

@@ -88,7 +88,9 @@ def _greedy_of_columns(logits: Array) -> tuple[Array, Array]:
     size, shape = logits.shape[-1], logits.shape[:-1]
     # Of each group [group, row] the largest; then of each row.
     groups = jnp.moveaxis(logits, -1, 0).reshape(math.gcd(size, _GROUP), -1, math.prod(shape))
-    of_group = groups.max(axis=1)
+    # Barriers: XLA would compute the logits once for every reader, and take the largest of all from all of them again.
+    groups = jax.lax.optimization_barrier(groups)
+    of_group = jax.lax.optimization_barrier(groups.max(axis=1))
     largest = of_group.max(axis=0)
     first = argmax(of_group.T)
     within = jax.vmap(lambda row, group: groups[group, :, row])(jnp.arange(first.size), first)

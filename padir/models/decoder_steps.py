@@ -7,13 +7,13 @@ from flax import nnx
 
 from padir import cache as kv_cache
 from padir.cache import DecoderCache
+from padir.decode_plan import DecodePlan
 from padir.decoding import shortcuts
 from padir.decoding.refinement import LogitsFn, Refinement
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
 from padir.decoding.state import Candidates, StepOutput
 from padir.models.base import BaseModel
 from padir.models.hypothesis_rows import HypothesisRows
-from padir.network import DecodePlan
 from padir.types import Array, PyTree
 
 

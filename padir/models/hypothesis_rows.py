@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir.decode_plan import DecodePlan
 from padir.decoding.state import Candidates
-from padir.network import DecodePlan
 from padir.types import Array
 
 
