@@ -1,8 +1,9 @@
-"""What shortcuts cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR`.
+"""What shortcuts cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR --output FILE`.
 
 Translates a split with a trained PaDIR model, with 5 length hypotheses and with one, plainly and with candidates,
-active positions and pruning; every shortcut is tested against the plain decode of as many hypotheses by paired
-bootstrap. Prints a table and writes JSON. What they gain in time is what
+active positions, pruning, and products of fewer bits; or with an autoregressive one, greedy and with a beam of 5,
+plainly and with products of fewer bits. Every shortcut is tested against the plain decode of as many hypotheses by
+paired bootstrap. Prints a table and writes JSON. What they gain in time is what
 `padir benchmark latency --gin_file=bench/paper.gin` says.
 """
 
@@ -13,19 +14,28 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from padir import weights
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.evaluate import decode_examples, score
 from padir.metrics.quality import paired_bootstrap
+from padir.models import AutoregressiveModel, DecodeConfig
 from padir.run_directory import check_vocabulary, write_text
-from padir.translator import load
+from padir.translator import Translator, load
 
+# What changes in the decode, and in which type products with weights are.
+COMPUTE_TYPE = "compute_type"
+TYPES = {f"{kind} products": {COMPUTE_TYPE: kind} for kind in weights.COMPUTE_TYPES}
 VARIANTS = {
     "plain": {},
+    **TYPES,
     "candidates 8": {"candidates": 8},
     "candidates 16": {"candidates": 16},
     "4 active": {"active_positions": 4},
@@ -40,6 +50,12 @@ VARIANTS = {
         "candidates": 8,
         "shared_candidates": True,
         "active_positions": 8,
+    },
+    "int8 products, 1 kept, candidates 8 shared": {
+        COMPUTE_TYPE: "int8",
+        "keep_hypotheses": 1,
+        "candidates": 8,
+        "shared_candidates": True,
     },
 }
 
@@ -57,13 +73,41 @@ def main() -> None:
     parser.add_argument("--buckets", type=int, nargs="*", default=[32])
     parser.add_argument("--only", default="", help="a regular expression: variants it is found in, and the plain ones")
     options = parser.parse_args()
-    translator = load(options.run_dir)
+    translators = {kind: load(options.run_dir, compute_type=kind) for kind in (None, *weights.COMPUTE_TYPES)}
     data = PreparedSet.open(options.data_dir)
-    check_vocabulary(data.vocabulary(), translator.vocabulary.hash, options.run_dir)
+    check_vocabulary(data.vocabulary(), translators[None].vocabulary.hash, options.run_dir)
     prepared = data.split(options.split)
     examples = prepared.read(range(min(options.sentences, len(prepared))))
     references = [example.target_text for example in examples]
     rows, texts = {}, {}
+    for system, plain, variants in _decodes(translators[None], options):
+        for name, changes in variants.items():
+            key = f"{system}, {name}"
+            if changes and not re.search(options.only, key):
+                continue
+            kind = changes.get(COMPUTE_TYPE)
+            decode = dataclasses.replace(plain, **{option: changes[option] for option in {*changes} - {COMPUTE_TYPE}})
+            translations = decode_examples(translators[kind], examples, decode, batch_size=64, label=key)
+            texts[key] = [translation.text for translation in translations]
+            rows[key] = score(translations, examples, data.manifest.checker)
+            if changes:
+                compared = paired_bootstrap(texts[key], texts[f"{system}, plain"], references)
+                rows[key]["against_plain"] = {metric: test.to_dict() for metric, test in compared.items()}
+                same = sum(a == b for a, b in zip(texts[key], texts[f"{system}, plain"], strict=True))
+                rows[key]["unchanged"] = 100.0 * same / len(examples)
+    described = {"facts": run_facts(), "options": vars(options), "sentences": len(examples), "rows": rows}
+    write_text(Path(options.output), json.dumps(described, indent=2) + "\n")
+    print(_table(rows))
+
+
+def _decodes(
+    translator: Translator, options: argparse.Namespace
+) -> Iterator[tuple[str, DecodeConfig, dict[str, dict]]]:
+    """Each system's name, plain decode and variants."""
+    if isinstance(translator.model, AutoregressiveModel):
+        yield "greedy", Autoregressive(), {"plain": {}, **TYPES}
+        yield "beam 5", BeamSearch(beam_size=5), {"plain": {}, **TYPES}
+        return
     for hypotheses in (1, 5):
         plain = Refinement(
             options.steps,
@@ -71,23 +115,10 @@ def main() -> None:
             target_buckets=tuple(options.buckets),
             rank=RankByLogProbability(length_weight=options.length_weight),
         )
-        for name, changes in VARIANTS.items():
-            if changes.get("keep_hypotheses", 1) > hypotheses or ("keep_hypotheses" in changes and hypotheses == 1):
-                continue
-            if changes and not re.search(options.only, f"{hypotheses} hypotheses, {name}"):
-                continue
-            decode, key = dataclasses.replace(plain, **changes), f"{hypotheses} hypotheses, {name}"
-            translations = decode_examples(translator, examples, decode, batch_size=64, label=key)
-            texts[key] = [translation.text for translation in translations]
-            rows[key] = score(translations, examples, data.manifest.checker)
-            if changes:
-                compared = paired_bootstrap(texts[key], texts[f"{hypotheses} hypotheses, plain"], references)
-                rows[key]["against_plain"] = {metric: test.to_dict() for metric, test in compared.items()}
-                same = sum(a == b for a, b in zip(texts[key], texts[f"{hypotheses} hypotheses, plain"], strict=True))
-                rows[key]["unchanged"] = 100.0 * same / len(examples)
-    described = {"facts": run_facts(), "options": vars(options), "sentences": len(examples), "rows": rows}
-    write_text(Path(options.output), json.dumps(described, indent=2) + "\n")
-    print(_table(rows))
+        variants = {
+            name: changes for name, changes in VARIANTS.items() if hypotheses > changes.get("keep_hypotheses", 0)
+        }
+        yield f"{hypotheses} hypothes{'es' if hypotheses > 1 else 'is'}", plain, variants
 
 
 def _table(rows: dict[str, dict]) -> str:

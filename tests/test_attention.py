@@ -48,7 +48,8 @@ def plain_attention(attention, x, memory, bias):
 
 def test_attention_against_plain_loops(attention):
     x, memory, bias = random(2, 4, FEATURES, seed=1), random(2, 6, FEATURES, seed=2), random(2, HEADS, 4, 6, seed=3)
-    output, weights = attention(jnp.asarray(x), attention.key_value(jnp.asarray(memory)), jnp.asarray(bias))
+    queries, keys = attention.queries(jnp.asarray(x)), attention.key_value(jnp.asarray(memory))
+    output, weights = attention(queries, keys, jnp.asarray(bias))
     expected_output, expected_weights = plain_attention(attention, x, memory, bias)
     np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
     np.testing.assert_allclose(output, expected_output, atol=1e-5)
@@ -57,7 +58,7 @@ def test_attention_against_plain_loops(attention):
 def test_masked_keys_weigh_exactly_nothing_and_a_blind_query_stays_finite(attention):
     x, memory = jnp.asarray(random(1, 2, FEATURES, seed=1)), jnp.asarray(random(1, 3, FEATURES, seed=2))
     bias = jnp.array([[0.0, MASKED_LOGIT, 0.0], [MASKED_LOGIT] * 3])[None, None]
-    weights = attention.weights(x, attention.key_value(memory).key, bias)
+    weights = attention.weights(attention.queries(x), attention.key_value(memory).key, bias)
     assert (weights[:, :, 0, 1] == 0).all()
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
     # The mask swamps whatever the blind query thought of each key.
@@ -74,9 +75,10 @@ def test_the_query_initialisation_carries_the_scale():
 
 def test_dropout_reaches_what_is_applied_but_not_the_reported_weights(attention):
     x = jnp.asarray(random(1, 4, FEATURES, seed=1))
-    keys, bias = attention.key_value(x), jnp.zeros((1, 1, 4, 4))
-    plain_output, plain_weights = attention(x, keys, bias)
-    output, weights = attention(x, keys, bias, jax.random.key(5))
+    query, keys = attention.query_key_value(x)
+    bias = jnp.zeros((1, 1, 4, 4))
+    plain_output, plain_weights = attention(query, keys, bias)
+    output, weights = attention(query, keys, bias, jax.random.key(5))
     np.testing.assert_array_equal(weights, plain_weights)
     assert not np.allclose(output, plain_output)
 
@@ -91,9 +93,9 @@ def test_weights_are_float32_in_a_bfloat16_model():
         rngs=nnx.Rngs(params=jax.random.key(0)),
     )
     x = jnp.asarray(random(1, 4, FEATURES, seed=1))
-    keys = narrow.key_value(x)
+    query, keys = narrow.query_key_value(x)
     assert isinstance(keys, KeyValue) and keys.key.dtype == jnp.bfloat16
-    output, weights = narrow(x, keys, jnp.zeros((1, 1, 4, 4)))
+    output, weights = narrow(query, keys, jnp.zeros((1, 1, 4, 4)))
     assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
 
 
@@ -107,14 +109,14 @@ def test_logits_and_softmax_in_the_activation_dtype_if_asked():
     )
     x, bias = jnp.asarray(random(2, 7, FEATURES, seed=1)), jnp.asarray(random(1, HEADS, 7, 7, seed=2))
     keys = half.key_value(x)
-    query = half.query(x).reshape(2, 7, HEADS, WIDTH)
+    query = half.queries(x)
     logits = jnp.einsum("bqhd,bkhd->bhqk", query, keys.key) + bias.astype(jnp.bfloat16)
     assert logits.dtype == jnp.bfloat16
-    weights = half.weights(x, keys.key, bias)
+    weights = half.weights(query, keys.key, bias)
     assert weights.dtype == jnp.float32
     np.testing.assert_allclose(weights, jax.nn.softmax(logits, axis=-1).astype(jnp.float32), atol=0.004)
     # Every weight is a bfloat16 number, which those of float32 logits are not; both agree to bfloat16's precision.
     np.testing.assert_array_equal(weights, weights.astype(jnp.bfloat16).astype(jnp.float32))
-    exact = full.weights(x, keys.key, bias)
+    exact = full.weights(full.queries(x), full.key_value(x).key, bias)
     assert (exact != exact.astype(jnp.bfloat16).astype(jnp.float32)).mean() > 0.9
     np.testing.assert_allclose(weights, exact, atol=0.02)

@@ -51,7 +51,7 @@ def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
     narrow = [name for name, leaf in prepared.items() if leaf.dtype == jnp.bfloat16]
     assert "network/token_embedder/embedding" in narrow
     assert ("network/logits_dense/weight" in narrow) is not tied
-    assert "network/decoder/layers/0/mlp/wi/weight" in narrow
+    assert "network/decoder/layers/0/mlp/wi/for_products/weight" in narrow
 
 
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
@@ -107,18 +107,27 @@ def test_what_is_put_in_the_place_of_what():
     params = params_of(model)
     trained, prepared = names(params), names(model.for_decoding(params).params)
     gone, new = trained.keys() - prepared.keys(), prepared.keys() - trained.keys()
-    layer = "network/decoder/layers/0"
+    layer, encoder = "network/decoder/layers/0", "network/encoder/layers/0"
     replaced = {
         *(f"{layer}/positional_attention/{name}/weight" for name in ("query", "key")),
         f"{layer}/pre_positional_attention_layer_norm/scale",
         "network/decoder/abs_pos_embed/embedding",
     }
+    joined = {
+        f"{layer}/self_attention/joined": [f"{layer}/self_attention/{part}" for part in ("query", "key", "value")],
+        f"{encoder}/attention/joined": [f"{encoder}/attention/{part}" for part in ("query", "key", "value")],
+        "network/decoder/joined_source": [f"{layer}/encoder_decoder_attention/{part}" for part in ("key", "value")],
+    }
     turned = {name.removesuffix("/for_products/weight") for name in new if name.endswith("/for_products/weight")}
     table = "network/decoder/positional_table"
-    assert new == {table, *(f"{name}/for_products/weight" for name in turned)}
-    assert gone - replaced == {f"{name}/weight" for name in turned - {"network/token_embedder"}}
-    assert f"{layer}/mlp/wi" in turned and "network/encoder/layers/0/attention/out" in turned
+    assert new == {table, *(f"{name}/for_products/weight" for name in turned), *(f"{name}/weight" for name in joined)}
+    alone = {f"{name}/weight" for name in turned - {"network/token_embedder"}}
+    assert gone - replaced == alone | {f"{part}/weight" for parts in joined.values() for part in parts}
+    assert f"{layer}/mlp/wi" in turned and f"{encoder}/attention/out" in turned
     np.testing.assert_array_equal(prepared[f"{layer}/mlp/wi/for_products/weight"], trained[f"{layer}/mlp/wi/weight"].T)
+    for name, parts in joined.items():
+        expected = np.concatenate([trained[f"{part}/weight"] for part in parts]).T
+        np.testing.assert_array_equal(prepared[f"{name}/weight"], expected)
     assert prepared[table].shape == (1, 2, 24, 24)
     # The table of tokens is still looked up by row.
     assert prepared["network/token_embedder/embedding"] is trained["network/token_embedder/embedding"]
@@ -130,9 +139,11 @@ def test_large_weights_are_the_very_same_arrays(monkeypatch):
     model = with_network(PADIR)
     params = params_of(model)
     trained, prepared = names(params), names(model.for_decoding(params).params)
-    wide = "network/decoder/layers/0/mlp/wi/weight"
-    assert trained[wide].shape == (32, 16) and prepared[wide] is trained[wide]
-    assert not any(name.startswith("network/token_embedder/for_products") for name in prepared)
+    wide, table = "network/decoder/layers/0/mlp/wi", "network/token_embedder"
+    assert trained[f"{wide}/weight"].shape == (32, 16)
+    assert prepared[f"{wide}/for_products/weight"] is trained[f"{wide}/weight"]
+    assert prepared[f"{table}/for_products/weight"] is trained[f"{table}/embedding"]
+    assert prepared[f"{table}/embedding"] is trained[f"{table}/embedding"]
 
 
 def test_a_decoder_keeps_the_parameters_as_they_were_trained():

@@ -323,14 +323,15 @@ def decoded(network, plan, tokens, active, memory):
 
         own = layer.self_attention
         normed = layer.pre_self_attention_layer_norm(x)
-        fresh = own.key_value(normed)
+        query, fresh = own.query_key_value(normed)
         key, value = renewed("key", fresh.key), renewed("value", fresh.value)
-        x = x + own.apply(own.weights(normed, key, plan.self_bias), value)
+        x = x + own.apply(own.weights(query, key, plan.self_bias), value)
         by_position = layer.positional_attention
         values = renewed("positional", by_position.key_value(x).value)
         x = x + by_position.apply(plan.positional_weights[index], values)
         normed = layer.pre_cross_attention_layer_norm(x)
-        x = x + layer.encoder_decoder_attention(normed, plan.source[index], plan.source_bias)[0]
+        crossing = layer.encoder_decoder_attention
+        x = x + crossing(crossing.queries(normed), plan.source[index], plan.source_bias)[0]
         x = x + layer.mlp(layer.pre_mlp_layer_norm(x))
         new_memory.append(kept)
     logits = network.logits(decoder.decoder_norm(x))

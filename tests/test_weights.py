@@ -117,10 +117,11 @@ def test_which_weights_are_rounded(compute_type, kept):
     names = {"/".join(map(str, path)): leaf for path, leaf in flatten_dict(prepared).items()}
     rounded = {name.removesuffix("/for_products/weight") for name, leaf in names.items() if leaf.dtype == kept}
     layer = "network/decoder/layers/0"
-    attentions = ("self_attention", "encoder_decoder_attention")
-    assert {name for name in rounded if name.startswith(layer)} == {
+    assert {name for name in rounded if name.startswith("network/decoder")} == {
+        "network/decoder/joined_source/weight",
         *(f"{layer}/mlp/{name}" for name in ("wi", "wo")),
-        *(f"{layer}/{attention}/{name}" for attention in attentions for name in ("query", "key", "value", "out")),
+        *(f"{layer}/self_attention/{name}" for name in ("joined/weight", "out")),
+        *(f"{layer}/encoder_decoder_attention/{name}" for name in ("query", "out")),
         *(f"{layer}/positional_attention/{name}" for name in ("value", "out")),
     }
     assert "network/token_embedder" in rounded and "network/encoder/layers/0/mlp/wo" in rounded

@@ -45,8 +45,39 @@ def argmax(logits: Array) -> Array:
     return jnp.where(largest, jnp.arange(size, dtype=jnp.int32), size - 1).min(axis=-1)
 
 
-# Entries of a row that `top_k` looks at together: a line of vector registers on CPUs, of lanes on TPUs.
+# Entries of a row that are looked at together: a line of vector registers on CPUs, of lanes on TPUs.
 _GROUP = 128
+# With fewer rows than these, XLA on CPU is faster along them than down their columns.
+_FEWEST_COLUMNS = 8
+
+
+def _has_columns(values: Array) -> bool:
+    """Whether values [..., V] are of so few rows that `weights.project` has written them as [V, rows].
+
+    Such logits are better compared down these columns than turned, which takes as long as computing them.
+    """
+    return _FEWEST_COLUMNS <= math.prod(values.shape[:-1]) <= FEW_ROWS
+
+
+def _columns(values: Array) -> Array:
+    """Values [..., V] → [groups, `_GROUP`, rows] of V padded with the lowest there is."""
+    rows = math.prod(values.shape[:-1])
+    columns = jnp.pad(
+        jnp.moveaxis(values, -1, 0).reshape(-1, rows),
+        ((0, -values.shape[-1] % _GROUP), (0, 0)),
+        constant_values=_lowest(values),
+    )
+    # A barrier: XLA would compute logits anew for every reader.
+    return jax.lax.optimization_barrier(columns.reshape(-1, _GROUP, rows))
+
+
+def _lowest(values: Array) -> float | int:
+    return -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
+
+
+def _largest_of_groups(groups: Array, axis: int) -> Array:
+    # A barrier: XLA would take the largest of all groups from all their entries again.
+    return jax.lax.optimization_barrier(groups.max(axis=axis))
 
 
 def top_k(values: Array, k: int) -> tuple[Array, Array]:
@@ -55,47 +86,68 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
     The largest k lie in the k groups with the largest maxima, so of a long row no more than these need sorting. Groups
     and entries are taken in the order of their indices, so that of equal values the first counts as larger, too.
     """
-    size = values.shape[-1]
+    size, shape = values.shape[-1], values.shape[:-1]
     if size < 2 * k * _GROUP:
         return jax.lax.top_k(values, k)
-    lowest = -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
-    padding = [(0, 0)] * (values.ndim - 1) + [(0, -size % _GROUP)]
-    groups = jnp.pad(values, padding, constant_values=lowest).reshape(*values.shape[:-1], -1, _GROUP)
-    chosen = jnp.sort(jax.lax.top_k(groups.max(axis=-1), k)[1], axis=-1)
-    within = jnp.take_along_axis(groups, chosen[..., None], axis=-2).reshape(*values.shape[:-1], k * _GROUP)
-    largest, at = jax.lax.top_k(within, k)
-    group = jnp.take_along_axis(chosen, at // _GROUP, axis=-1)
-    return largest, (group * _GROUP + at % _GROUP).astype(jnp.int32)
+    if _has_columns(values):
+        groups = _columns(values)
+        chosen = _first_groups(_largest_of_groups(groups, 1).T, k)
+        within = _within(groups, chosen)
+    else:
+        padding = [(0, 0)] * (values.ndim - 1) + [(0, -size % _GROUP)]
+        groups = jnp.pad(values, padding, constant_values=_lowest(values)).reshape(math.prod(shape), -1, _GROUP)
+        chosen = _first_groups(groups.max(axis=-1), k)
+        within = jnp.take_along_axis(groups, chosen[..., None], axis=-2)
+    largest, at = jax.lax.top_k(within.reshape(-1, k * _GROUP), k)
+    index = jnp.take_along_axis(chosen, at // _GROUP, axis=-1) * _GROUP + at % _GROUP
+    return largest.reshape(*shape, k), index.astype(jnp.int32).reshape(*shape, k)
 
 
-# With fewer distributions than these, XLA on CPU is faster along their rows.
-_FEWEST_COLUMNS = 8
+def _first_groups(of_group: Array, k: int) -> Array:
+    """The k groups of each row with the largest maxima [rows, groups], in order: [rows, k] int32."""
+    return jnp.sort(jax.lax.top_k(of_group, k)[1], axis=-1)
+
+
+def _within(groups: Array, chosen: Array) -> Array:
+    """The entries of some groups of each row: `_columns`, chosen [rows, k] int32 → [rows, k, `_GROUP`]."""
+    return jax.vmap(lambda row, some: groups[some, :, row])(jnp.arange(groups.shape[-1]), chosen)
+
+
+def take(values: Array, indices: Array) -> Array:
+    """Some of values [..., V], those at indices [..., n] int32: [..., n]."""
+    if not _has_columns(values):
+        return jnp.take_along_axis(values, indices, axis=-1)
+    groups, at = _columns(values), indices.reshape(-1, indices.shape[-1])
+    rows = jnp.arange(len(at))[:, None]
+    return groups[at // _GROUP, at % _GROUP, rows].reshape(indices.shape)
+
+
+def logsumexp(logits: Array) -> Array:
+    """Log of the sum of exp: logits [..., V] → [...] float32."""
+    logits = logits.astype(jnp.float32)
+    if not _has_columns(logits):
+        return jax.nn.logsumexp(logits, axis=-1)
+    groups = _columns(logits)
+    largest = _largest_of_groups(groups, 1).max(axis=0)
+    return (largest + jnp.log(_sum_of_exp(groups, largest))).reshape(logits.shape[:-1])
+
+
+def _sum_of_exp(groups: Array, largest: Array) -> Array:
+    return jnp.exp(groups - largest).sum(axis=(0, 1))
 
 
 def greedy(logits: Array) -> tuple[Array, Array]:
     """The likeliest token: logits [..., V] → (tokens [...] int32, log-probabilities [...] float32)."""
     logits = logits.astype(jnp.float32)
-    if _FEWEST_COLUMNS <= math.prod(logits.shape[:-1]) <= FEW_ROWS:
-        return _greedy_of_columns(logits)
-    return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
-
-
-def _greedy_of_columns(logits: Array) -> tuple[Array, Array]:
-    """The same where `weights.project` has computed [V, rows]: such logits are never turned, which takes longer.
-
-    The index is looked for only in the group of tokens that has the largest logit.
-    """
-    size, shape = logits.shape[-1], logits.shape[:-1]
-    # Of each group [group, row] the largest; then of each row.
-    groups = jnp.moveaxis(logits, -1, 0).reshape(math.gcd(size, _GROUP), -1, math.prod(shape))
-    # Barriers: XLA would compute the logits once for every reader, and take the largest of all from all of them again.
-    groups = jax.lax.optimization_barrier(groups)
-    of_group = jax.lax.optimization_barrier(groups.max(axis=1))
+    if not _has_columns(logits):
+        return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
+    groups = _columns(logits)
+    of_group = _largest_of_groups(groups, 1)
     largest = of_group.max(axis=0)
-    first = argmax(of_group.T)
-    within = jax.vmap(lambda row, group: groups[group, :, row])(jnp.arange(first.size), first)
-    tokens = first * groups.shape[1] + argmax(within)
-    return tokens.reshape(shape), -jnp.log(jnp.exp(groups - largest).sum(axis=(0, 1))).reshape(shape)
+    # The token is looked for in the first group that has the largest logit.
+    group = argmax(of_group.T)
+    tokens = group * _GROUP + argmax(_within(groups, group[:, None])[:, 0])
+    return tokens.reshape(logits.shape[:-1]), -jnp.log(_sum_of_exp(groups, largest)).reshape(logits.shape[:-1])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from padir.decoding.sampling import argmax, greedy, top_k
+from padir.decoding.sampling import argmax, greedy, logsumexp, take, top_k
 from padir.decoding.state import Candidates, RefinementState, StepOutput
 from padir.masks import length_mask
 from padir.types import EOS_ID, Array
@@ -50,8 +50,8 @@ def candidates(output: StepOutput, inside: Array, each: int) -> Candidates:
     end = jnp.full((*inside.shape, 1), eos, jnp.int32)
     places = jnp.concatenate([places, left, right, end], axis=-1)
     repeated = _repeated(places)
-    among = log_normalizer(jnp.take_along_axis(output.logits, places, axis=-1), repeated)
-    log_rest = jax.nn.logsumexp(output.logits, axis=-1) - among
+    among = log_normalizer(take(output.logits, places), repeated)
+    log_rest = logsumexp(output.logits) - among
     if output.candidates is None:
         return Candidates(places, repeated, log_rest)
     tokens = jnp.take_along_axis(output.candidates.tokens, places, axis=-1)
@@ -74,8 +74,8 @@ def shared_candidates(logits: Array, lengths: Array, each: int) -> Candidates:
     own = _put_forward(logits, length_mask(lengths, length), each, EOS_ID).reshape(batch, 1, -1)
     tokens = jnp.pad(own, ((0, 0), (0, 0), (1, 0)), constant_values=EOS_ID)
     repeated = _repeated(tokens)
-    here = jnp.take_along_axis(logits, jnp.broadcast_to(tokens, (batch, length, tokens.shape[-1])), axis=-1)
-    log_rest = jax.nn.logsumexp(logits, axis=-1) - log_normalizer(here, repeated)
+    here = take(logits, jnp.broadcast_to(tokens, (batch, length, tokens.shape[-1])))
+    log_rest = logsumexp(logits) - log_normalizer(here, repeated)
     nearest = jnp.minimum(jnp.arange(length), lengths[:, None] - 1)
     return Candidates(tokens, repeated, jnp.take_along_axis(log_rest, nearest, axis=1))
 
