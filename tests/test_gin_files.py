@@ -170,6 +170,8 @@ def test_benchmarks_at_paper_size():
         kind = re.match(r"AR 12-1|AR|PaDIR|mask-predict", system.name)[0]
         model = system.model(TokenIds(32_000))
         assert model.parameter_count() == sizes[kind.replace("mask-predict", "PaDIR")], system.name
+        rounded = re.search(r", (int8|bfloat16)$", system.name)
+        assert system.compute_type == (rounded and rounded[1])
         if isinstance(system.decode, Refinement):
             found = re.search(r"(\d+) steps?", system.name)
             assert system.decode.num_steps == int(found[1])
@@ -181,7 +183,7 @@ def test_benchmarks_at_paper_size():
         else:
             assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)
             assert system.decode.max_length(32, 128) == 32
-    assert len(systems) == 22 and len({system.name for system in systems}) == 22
+    assert len(systems) == 33 and len({system.name for system in systems}) == 33
 
 
 def test_the_demo_is_complete():

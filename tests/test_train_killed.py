@@ -21,7 +21,7 @@ from padir.train import Cadence
 data, folder, kills, processes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 told, tell = os.pipe()
 tiny = tiny_runs.Tiny(data, None, None)
-RUN = {"num_steps": 400, "cadence": Cadence(log=10, evaluate=0, checkpoint=10)}
+RUN = {"num_steps": 200, "cadence": Cadence(log=10, evaluate=0, checkpoint=10)}
 
 def telling(method, letter, first):
     def call(self, *given):
@@ -96,12 +96,12 @@ for number in range(kills):
     began = time.time()
     attempt = begin(folder / "killed")
     if number % 2:
-        wait_for(b"s", 3)  # The first two are whole before the third begins.
+        wait_for(b"s", 2)  # The first is whole before the second begins.
         while not writing(began):
             pass
         time.sleep(draw.uniform(0, 0.01))
     else:
-        wait_for(b"u", draw.randrange(1, 60))
+        wait_for(b"u", draw.randrange(1, 30))
         time.sleep(draw.uniform(0, 0.01))
     # Of two, one may go on for a moment without the other.
     for process in draw.sample(attempt, processes):
@@ -134,4 +134,4 @@ def test_ten_kills_change_no_bit(tiny, run_python, tmp_path, processes):
     # The metrics file has every interval once, with the same losses.
     lines = {name: read_metrics(tmp_path / name / "metrics" / "metrics.jsonl") for name in ("killed", "straight")}
     losses = {name: [(line["step"], line["train/loss"]) for line in rows] for name, rows in lines.items()}
-    assert losses["killed"] == losses["straight"] and len(losses["straight"]) == 40
+    assert losses["killed"] == losses["straight"] and len(losses["straight"]) == 20
