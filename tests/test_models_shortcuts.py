@@ -28,6 +28,8 @@ MODELS = {
     for tied in (True, False)
 }
 KEY = jax.random.key(0)
+# For tests of what does not read the output table: one of the two is enough.
+ONE_HEAD = pytest.mark.parametrize("model", [True], ids=["tied"], indirect=True)
 decode = jax.jit(lambda model, *rest, **options: model.decode(*rest, **options), static_argnums=(0, 4))
 
 
@@ -52,6 +54,7 @@ def sources():
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
+@ONE_HEAD
 def test_pruned_hypotheses_are_as_if_they_had_never_been(model, params, sources, keep):
     """The best after one step go on as they would have gone on alone."""
     config = Refinement(num_steps=4, num_hypotheses=4, stop=StopNever(), drop_repeats=False, target_buckets=())
@@ -63,6 +66,7 @@ def test_pruned_hypotheses_are_as_if_they_had_never_been(model, params, sources,
     assert_same(found, decode(model, params, sources, KEY, alone, lengths=lengths))
 
 
+@ONE_HEAD
 def test_a_trace_is_of_those_that_went_on(model, params, sources):
     config = Refinement(num_steps=3, num_hypotheses=4, keep_hypotheses=2, return_trace=True, drop_repeats=False)
     found = decode(model, params, sources, KEY, dataclasses.replace(config, stop=StopNever(), target_buckets=(8,)))
@@ -158,6 +162,7 @@ def test_few_shared_candidates_against_plain_ones(model, params, sources):
     assert unlike, "some hypothesis should want a token that the first did not put forward"
 
 
+@ONE_HEAD
 def test_shared_candidates_and_pruning_on_several_devices(model, params, sources):
     config = Refinement(num_hypotheses=3, candidates=2, shared_candidates=True, keep_hypotheses=1)
     expected = decode(model, params, sources, KEY, config)
@@ -217,6 +222,7 @@ def test_rows_that_go_on_alone_come_to_the_same(model, params, options, monkeypa
     assert computed == [32 * hypotheses, 16 * hypotheses, 8 * hypotheses]
 
 
+@ONE_HEAD
 def test_random_numbers_do_not_depend_on_rows_that_are_left_out(model, params):
     tokens = np.random.default_rng(0).integers(3, IDS.num_pieces, (24, 7))
     sources = jnp.asarray(tokens, jnp.int32).at[:, -1].set(1)
@@ -238,6 +244,7 @@ def test_random_numbers_do_not_depend_on_rows_that_are_left_out(model, params):
     [{}, {"num_hypotheses": 3, "keep_hypotheses": 2}, {"num_hypotheses": 2, "candidates": 3}],
     ids=lambda options: " ".join(options) or "plain",
 )
+@ONE_HEAD
 def test_all_positions_inside_decoded_anew_change_nothing(model, params, sources, options):
     """Whatever is remembered of them is written over."""
     plain = Refinement(num_steps=6, remask=RemaskWorst(2), stop=StopNever(), target_buckets=(), **options)
@@ -338,6 +345,7 @@ def decoded(network, plan, tokens, active, memory):
     return np.asarray(logits, np.float64)[0, active], new_memory
 
 
+@ONE_HEAD
 def test_a_row_stops_once_everything_written_has_been_read(model, params, sources):
     """Few active positions take longer to read what has changed; none is left unread when a row stops."""
     plain = Refinement(num_steps=40, remask=RemaskNothing(), target_buckets=(), return_trace=True, drop_repeats=False)
@@ -378,6 +386,7 @@ def test_more_candidates_than_pieces(model, params, sources):
         model.decode(params, sources, KEY, Refinement(candidates=40))
 
 
+@ONE_HEAD
 def test_more_to_keep_than_lengths_given(model, params, sources):
     config = Refinement(num_hypotheses=3, keep_hypotheses=2)
     with pytest.raises(PadirError, match="Refinement.keep_hypotheses: 2 of 1 lengths given"):
