@@ -33,7 +33,7 @@ quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation o
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
 
 NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @p1_1/System(), @p4_1/System(), \
-  @a4_1/System(), @a4_5/System()]
+  @a4_1/System(), @a4_5/System(), @g8/System(), @b8/System(), @p4_1_8/System(), @a4_5_8/System()]
 
 benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benchmarks/results (DATA=folder of ntrex: its lengths, too)
 	.venv/bin/padir benchmark roofline --gin_file=bench/paper.gin --output=benchmarks/results/roofline_$(PRESET).json
@@ -44,7 +44,7 @@ benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benc
 	  --gin.SYSTEMS="$(NTREX_SYSTEMS)" --gin.Refinement.target_buckets="(32, 64, 96)" \
 	  --gin.ParallelText.num_requests=60 --repeats=1 --output=benchmarks/results/latency_ntrex_$(PRESET).json)
 	.venv/bin/padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin \
-	  --gin.benchmark_throughput.systems="[@greedy/System(), @beam/System(), @p1_1/System(), @p4_1/System(), @c4_1/System(), @a4_1/System()]" \
+	  --gin.benchmark_throughput.systems="[@greedy/System(), @beam/System(), @p1_1/System(), @p4_1/System(), @c4_1/System(), @a4_1/System(), @g8/System(), @p4_1_8/System()]" \
 	  --gin.benchmark_throughput.batch_sizes="(1, 4, 16, 64)" \
 	  --output=benchmarks/results/throughput_$(PRESET).json --repeats=2
 
