@@ -143,6 +143,7 @@ def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress
         "input_field": lines.input_field if lines.input_format == "jsonl" else None,
         "output_format": lines.output_format,
         "decode": repr(lines.decode),
+        "compute_type": translator.compute_type,
         "seed": seed,
         "model": {"step": translator.step, **hashes(translator.model, translator.params)},
         "vocabulary": translator.vocabulary.hash,

@@ -317,6 +317,17 @@ def test_rescored_by_the_teacher(tiny, examples, tmp_path):
     assert written == "".join(translation.text + "\n" for translation in expected)
 
 
+def test_products_of_fewer_bits(tiny, examples, tmp_path):
+    decode = Refinement(num_steps=1, target_buckets=())
+    common = {"data_dir": str(tiny.data), "output_dir": str(tmp_path), "decode": decode, "name": "padir"}
+    result = evaluate(run_dir=str(tiny.padir), compute_type="int8", **common)
+    assert result["system"]["compute_type"] == "int8"
+    translator = padir.load(tiny.padir, compute_type="int8")
+    expected = decode_examples(translator, examples, decode, batch_size=64, label="again")
+    written = (tmp_path / "padir.txt").read_text(encoding="utf-8")
+    assert written == "".join(translation.text + "\n" for translation in expected)
+
+
 def test_a_result_of_evaluate_can_be_laid_out(results, tmp_path):
     """What `padir evaluate` writes is what `padir tables` reads."""
     output = tables(results=[str(results)], output_dir=str(tmp_path))

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import statistics
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -152,6 +153,29 @@ class TestRescoring:
             padir.load(tiny.ar, rescore_with=tiny.ar)
         with pytest.raises(PadirError, match="rescorer: the release has none; set Refinement.t5x_compat to False"):
             padir.load(tiny.padir, rescore_with=tiny.ar).translate(["a dog"], Refinement(t5x_compat=True))
+
+
+class TestComputeType:
+    """Products of fewer bits change translations a little, and those of files as those of texts."""
+
+    DECODE = Refinement(num_steps=3, target_buckets=())
+
+    def test_files_and_texts(self, tiny, texts, translator, tmp_path):
+        (tmp_path / "in.txt").write_text("".join(text + "\n" for text in texts))
+        options = {"inputs": [str(tmp_path / "in.txt")], "output": str(tmp_path / "out.jsonl"), "decode": self.DECODE}
+        translate_files(run_dir=str(tiny.padir), compute_type="int8", output_format="jsonl", **options)
+        rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        rounded = padir.load(tiny.padir, compute_type="int8")
+        assert (rounded.compute_type, rounded.product_type, translator.product_type) == ("int8", "int8", "float32")
+        expected = rounded.translate(texts, self.DECODE)
+        assert [row["text"] for row in rows] == [translation.text for translation in expected]
+        exact = translator.translate(texts, self.DECODE)
+        differences = [abs(ours.score - theirs.score) for ours, theirs in zip(expected, exact, strict=True)]
+        assert max(differences) > 1e-5 and statistics.median(differences) < 0.05
+
+    def test_an_unknown_one_is_refused_before_anything_is_opened(self):
+        with pytest.raises(PadirError, match="compute_type: unknown 'int4'; choose bfloat16, int8 or None"):
+            padir.load("nowhere", compute_type="int4")
 
 
 def test_nothing_to_translate(translator):

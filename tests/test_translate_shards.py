@@ -290,6 +290,10 @@ def test_another_model_or_input_is_refused_and_another_batch_size_is_not(stand_i
     with pytest.raises(PadirError, match=r"another translation \(model.params_sha256: '\w+' there, '\w+' now\)"):
         sharded(corpus, tmp_path / "out")
     stand_in.params["weights"] -= 1
+    stand_in.compute_type = "int8"
+    with pytest.raises(PadirError, match=r"another translation \(compute_type: None there, 'int8' now\)"):
+        sharded(corpus, tmp_path / "out")
+    stand_in.compute_type = None
     with pytest.raises(PadirError, match=rf"inputs\.3: {{'file': '{corpus.inputs[2]}', .* there, None now\)"):
         sharded(corpus, tmp_path / "out", inputs=corpus.inputs[:2])
     when = os.stat(corpus.inputs[0]).st_mtime_ns
