@@ -25,8 +25,8 @@ FLOAT32, BFLOAT16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
 SOURCE = tiny_models.rows(3, 7)
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
-# More rows than `project` puts first, and fewer.
-ROWS = (2, 3), (70,)
+# Few rows, which `project` multiplies the weight with first, many, and one, of which it makes two.
+ROWS = (2, 3), (70,), (1, 1)
 DECODES = {
     "refinement": (PADIR, Refinement(num_steps=4, num_hypotheses=2, stop=StopNever())),
     "shortcuts": (
@@ -72,6 +72,11 @@ class TestInt8:
         product = weights.Int8(jnp.zeros((2, 4)).at[1].set(1.0))
         assert product(jnp.ones((1, 4)), FLOAT32).tolist() == [[0.0, 4.0]]
         assert product(jnp.zeros((1, 4)), FLOAT32).tolist() == [[0.0, 0.0]]
+
+    def test_what_is_not_a_number_does_not_pass_for_one(self):
+        product = weights.Int8(jnp.ones((2, 4)))
+        found = product(jnp.array([[1.0, jnp.nan, 1.0, 1.0], [1.0, jnp.inf, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]), FLOAT32)
+        assert np.isnan(found[:2]).all() and found[2].tolist() == [4.0, 4.0]
 
     def test_of_bfloat16_activations(self):
         product = weights.Int8(jnp.asarray(RNG.standard_normal((5, 16), np.float32)))
