@@ -120,6 +120,7 @@ def distill(
     translations: str | None = None,
     split: str = "train",
     decode: DecodeConfig | None = None,
+    compute_type: str | None = None,
     filters: DistillFilters = DistillFilters(),
     batch_size: int = 128,
     chunk_size: int = 8192,
@@ -139,6 +140,7 @@ def distill(
       translations: text file of translations made elsewhere, plain or .gz; line n translates example n of the split.
       split: which split to translate.
       decode: how; if None, with a beam of 5 where the teacher is autoregressive, and by a parallel one's default.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       filters: which translations are left out.
       batch_size: sentences decoded at a time.
       chunk_size: sentences sorted by length, held in memory, and lost by a kill at most.
@@ -152,21 +154,23 @@ def distill(
       PadirError: vocabularies differ, `output_dir` holds a finished set or the beginning of another, a file of
         translations has not a line an example, or nothing is left.
     """
-    if (run_dir is None) == (translations is None) or (translations is not None and decode is not None):
-        raise PadirError("distill: give either run_dir (a teacher; decode says how) or translations (a file)")
+    if (run_dir is None) == (translations is None) or (translations and (decode or compute_type)):
+        raise PadirError(
+            "distill: give either run_dir (a teacher; decode and compute_type say how) or translations (a file)"
+        )
     job = _Job(Path(output_dir), PreparedSet.open(data_dir), split, limit, chunk_size)
     if translations is not None:
         outputs = _given(job, Path(translations))
         job.claim({"translations": str(Path(translations).resolve())})
         _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
         return Manifest.load(job.directory)
-    translator = load(run_dir, seed=seed)
+    translator = load(run_dir, seed=seed, compute_type=compute_type)
     check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
     if decode is None and isinstance(translator.model, AutoregressiveModel):
         decode = BeamSearch(beam_size=5, num_hypotheses=1)
     decode = translator.checked(decode)
     teacher = {"teacher": str(Path(run_dir).resolve()), "teacher_step": translator.step}
-    job.claim(teacher | {"decode": repr(decode), "seed": seed})
+    job.claim(teacher | {"decode": repr(decode), "compute_type": compute_type, "seed": seed})
     _decode(job, translator, decode, batch_size)
     wait_for_all()
     _write_set(job, _decoded(job), filters, translator.model.max_target_length)

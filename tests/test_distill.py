@@ -105,19 +105,26 @@ def test_what_cannot_be_decoded(tiny, tmp_path):
         distill(**given, chunk_size=0)
     with pytest.raises(PadirError, match="no split 'dev'; it has train, validation, test"):
         distill(**given, split="dev")
-    for changes in ({"run_dir": None}, {"translations": "x"}, {"run_dir": None, "translations": "x", "decode": 1}):
+    elsewhere = {"run_dir": None, "translations": "x"}
+    for changes in (
+        {"run_dir": None},
+        {"translations": "x"},
+        elsewhere | {"decode": 1},
+        elsewhere | {"compute_type": "int8"},
+    ):
         with pytest.raises(PadirError, match="distill: give either run_dir .* or translations"):
             distill(**given | changes)
     assert not (tmp_path / "x").exists()
 
 
 def test_the_seed_is_that_of_the_teacher(tiny, tmp_path, monkeypatch):
-    def load(run_dir, seed):
-        raise PadirError(f"seed {seed} of {run_dir}")
+    def load(run_dir, seed, compute_type):
+        raise PadirError(f"seed {seed} of {run_dir}, {compute_type}")
 
     monkeypatch.setattr("padir.distill.load", load)
-    with pytest.raises(PadirError, match=f"seed 7 of {tiny.ar}"):
-        distill(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(tmp_path / "x"), seed=7)
+    with pytest.raises(PadirError, match=f"seed 7 of {tiny.ar}, int8"):
+        given = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path / "x")}
+        distill(**given, compute_type="int8", seed=7)
 
 
 class Killed(Exception):
@@ -147,6 +154,7 @@ def test_a_killed_job_goes_on_and_ends_the_same(tiny, tmp_path, monkeypatch, cap
     # What another request left there is not taken for this one's.
     for changes, message in (
         ({"decode": BeamSearch(alpha=0.5)}, r"holds the beginning of another distillation \(decode: .*alpha=1.0"),
+        ({"compute_type": "int8"}, r"another distillation \(compute_type: None there, 'int8' now\)"),
         ({"limit": 47}, r"another distillation \(limit: 48 there, 47 now; sentences: 48 there, 47 now\); choose"),
     ):
         with pytest.raises(PadirError, match=message):
