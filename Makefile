@@ -33,7 +33,7 @@ quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation o
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
 
 NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @p1_1/System(), @p4_1/System(), \
-  @a4_1/System(), @a4_5/System(), @g8/System(), @b8/System(), @p4_1_8/System(), @a4_5_8/System()]
+  @a4_1/System(), @a4_5/System(), @g8/System(), @b8/System(), @dg8/System(), @p4_1_8/System(), @a4_5_8/System()]
 
 benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benchmarks/results (DATA=folder of ntrex: its lengths, too)
 	.venv/bin/padir benchmark roofline --gin_file=bench/paper.gin --output=benchmarks/results/roofline_$(PRESET).json

@@ -51,11 +51,13 @@ VARIANTS = {
         "shared_candidates": True,
         "active_positions": 8,
     },
-    "int8 products, 1 kept, candidates 8 shared": {
+    "int8 products, candidates 8, 8 active": {COMPUTE_TYPE: "int8", "candidates": 8, "active_positions": 8},
+    "int8 products, 1 kept, candidates 8 shared, 8 active": {
         COMPUTE_TYPE: "int8",
         "keep_hypotheses": 1,
         "candidates": 8,
         "shared_candidates": True,
+        "active_positions": 8,
     },
 }
 

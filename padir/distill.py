@@ -154,7 +154,7 @@ def distill(
       PadirError: vocabularies differ, `output_dir` holds a finished set or the beginning of another, a file of
         translations has not a line an example, or nothing is left.
     """
-    if (run_dir is None) == (translations is None) or (translations and (decode or compute_type)):
+    if (run_dir is None) == (translations is None) or (translations is not None and (decode or compute_type)):
         raise PadirError(
             "distill: give either run_dir (a teacher; decode and compute_type say how) or translations (a file)"
         )

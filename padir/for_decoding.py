@@ -20,9 +20,10 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
     """Puts what decoding needs in the place of the parameters that it is computed from.
 
     That is how position attends to position (unless there are very many), and weights as they are multiplied with
-    fastest: those of one input joined, small ones turned, all in the type of activations. What comes out is the same
-    but for the order in which floats are added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of
-    products with weights are rounded to it, the embeddings that are looked up are not.
+    fastest: query, key and value of self-attention joined, and so the keys and values of cross-attention in all layers;
+    small ones turned; all in the type of activations. What comes out is the same but for the order in which floats are
+    added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of products with weights are rounded to it,
+    the embeddings that are looked up are not.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):

@@ -224,7 +224,7 @@ class Decoder(nnx.Module):
         attentions = [layer.encoder_decoder_attention for layer in self.layers]
         if self.joined_source is None:
             return tuple(attention.key_value(encoded) for attention in attentions)
-        parts = jnp.split(self.joined_source(encoded, encoded.dtype), 2 * len(attentions), axis=-1)
+        parts = jnp.split(self.joined_source(encoded, attentions[0].dtype), 2 * len(attentions), axis=-1)
         heads = [attention.split_heads(part) for attention, part in zip(2 * attentions, parts, strict=True)]
         return tuple(map(KeyValue, heads[: len(attentions)], heads[len(attentions) :]))
 

@@ -130,7 +130,7 @@ def _misfit(result: Result, paper_table: Mapping[str, Any], columns: Sequence[st
         return f"split {facts['split']}, not test"
     if system["rescored"]:
         return "hypotheses were rescored by an autoregressive model"
-    if system["compute_type"] is not None:
+    if system.get("compute_type") is not None:  # Results written before there were types have none.
         return f"products with weights were rounded to {system['compute_type']}"
     rows = [row["system"] for row in paper_table["rows"] if row["system"] is not None]
     if not any(_same(system, row, without="trained_on") for row in rows):

@@ -183,7 +183,7 @@ def test_benchmarks_at_paper_size():
         else:
             assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)
             assert system.decode.max_length(32, 128) == 32
-    assert len(systems) == 33 and len({system.name for system in systems}) == 33
+    assert len(systems) == 34 and len({system.name for system in systems}) == 34
 
 
 def test_the_demo_is_complete():

@@ -162,7 +162,6 @@ def test_few_shared_candidates_against_plain_ones(model, params, sources):
     assert unlike, "some hypothesis should want a token that the first did not put forward"
 
 
-@ONE_HEAD
 def test_shared_candidates_and_pruning_on_several_devices(model, params, sources):
     config = Refinement(num_hypotheses=3, candidates=2, shared_candidates=True, keep_hypotheses=1)
     expected = decode(model, params, sources, KEY, config)
@@ -244,7 +243,6 @@ def test_random_numbers_do_not_depend_on_rows_that_are_left_out(model, params):
     [{}, {"num_hypotheses": 3, "keep_hypotheses": 2}, {"num_hypotheses": 2, "candidates": 3}],
     ids=lambda options: " ".join(options) or "plain",
 )
-@ONE_HEAD
 def test_all_positions_inside_decoded_anew_change_nothing(model, params, sources, options):
     """Whatever is remembered of them is written over."""
     plain = Refinement(num_steps=6, remask=RemaskWorst(2), stop=StopNever(), target_buckets=(), **options)

@@ -46,6 +46,8 @@ def compare(*, before: str, after: str) -> dict[str, Any]:
         if old["facts"].get(name) != new["facts"].get(name)
     }
     conditions |= {key: [old[key], new[key]] for key in ("workload", "batch_size") if old[key] != new[key]}
+    types = {name: [result["systems"][name].get("compute_type") for result in (old, new)] for name in shared}
+    conditions |= {f"compute_type of {name}": pair for name, pair in types.items() if pair[0] != pair[1]}
     for name, (was, now) in conditions.items():
         print(f"differs: {name}: {was} → {now}")
     print("| system | before ms | after ms | after / before | clear |\n|---|---:|---:|---:|---|")

@@ -55,7 +55,10 @@ def throughput(
     facts = run_facts()
     asked = ask(systems, workload, num_pieces)
     fitting = dict(asked)
-    described: dict[str, Any] = {name: {"decode": repr(it.system.decode), "batches": {}} for name, it in asked.items()}
+    described: dict[str, Any] = {
+        name: {"decode": repr(it.system.decode), "compute_type": it.system.decoder.compute_type, "batches": {}}
+        for name, it in asked.items()
+    }
     for size in batch_sizes:
         batches = batched(workload, asked, size)
         for name in [name for name, it in fitting.items() if not _fits(it, batches)]:

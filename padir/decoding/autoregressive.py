@@ -11,7 +11,7 @@ from flax import struct
 
 from padir.cache import DecoderCache
 from padir.checks import finite, whole
-from padir.decoding.sampling import Sampling, argmax
+from padir.decoding.sampling import Sampling, argmax, take
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.types import EOS_ID, PAD_ID, Array
@@ -139,7 +139,7 @@ def generate(
         position = state.cache.position
         log_probs, new_cache = step_fn(state.last, state.cache)
         token = choose(log_probs, position)
-        log_prob = jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
+        log_prob = take(log_probs, token[:, None])[:, 0]
         # A finished row goes on through the decoder (the shape is fixed) but writes only padding.
         token = jnp.where(state.done, PAD_ID, token)
         return AutoregressiveState(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from padir import weights
 from padir.errors import PadirError
 from padir.types import PAD_ID, Array, TokenIds
-from padir.weights import FEW_ROWS
 
 
 def forbid_reserved(logits: Array, ids: TokenIds) -> Array:
@@ -31,8 +31,8 @@ def log_probabilities(logits: Array, ids: TokenIds) -> Array:
     """
     logits = logits.astype(jnp.float32)
     real = jnp.arange(logits.shape[-1]) < ids.unpadded_size
-    normalizer = jax.nn.logsumexp(logits, axis=-1, where=real, keepdims=True)
-    return forbid_reserved(logits - normalizer, ids)
+    normalizer = logsumexp(jnp.where(real, logits, -jnp.inf))
+    return forbid_reserved(logits - normalizer[..., None], ids)
 
 
 def argmax(logits: Array) -> Array:
@@ -40,6 +40,12 @@ def argmax(logits: Array) -> Array:
 
     As two plain reductions, which compilers vectorise; a reduction over (value, index) pairs they mostly do not.
     """
+    if _has_columns(logits):
+        return _likeliest(_columns(logits), logits.shape[-1])[0].reshape(logits.shape[:-1])
+    return _argmax_of_rows(logits)
+
+
+def _argmax_of_rows(logits: Array) -> Array:
     size = logits.shape[-1]
     largest = logits == logits.max(axis=-1, keepdims=True)
     return jnp.where(largest, jnp.arange(size, dtype=jnp.int32), size - 1).min(axis=-1)
@@ -47,16 +53,19 @@ def argmax(logits: Array) -> Array:
 
 # Entries of a row that are looked at together: a line of vector registers on CPUs, of lanes on TPUs.
 _GROUP = 128
-# With fewer rows than these, XLA on CPU is faster along them than down their columns.
+# With fewer rows than these, or shorter ones, XLA on CPU is faster along them than down their columns.
 _FEWEST_COLUMNS = 8
+_SHORTEST_COLUMNS = 1024
 
 
 def _has_columns(values: Array) -> bool:
-    """Whether values [..., V] are of so few rows that `weights.project` has written them as [V, rows].
+    """Whether values [..., V] are compared down the columns of [V, rows].
 
-    Such logits are better compared down these columns than turned, which takes as long as computing them.
+    That is so where they may be logits of all tokens that `weights.project` has just written in that order, as it does
+    for few rows: to turn them takes as long as computing them. Of values that lie otherwise the result is the same.
     """
-    return _FEWEST_COLUMNS <= math.prod(values.shape[:-1]) <= FEW_ROWS
+    few = _FEWEST_COLUMNS <= math.prod(values.shape[:-1]) <= weights.FEW_ROWS
+    return few and values.shape[-1] >= _SHORTEST_COLUMNS
 
 
 def _columns(values: Array) -> Array:
@@ -128,12 +137,26 @@ def logsumexp(logits: Array) -> Array:
     if not _has_columns(logits):
         return jax.nn.logsumexp(logits, axis=-1)
     groups = _columns(logits)
-    largest = _largest_of_groups(groups, 1).max(axis=0)
-    return (largest + jnp.log(_sum_of_exp(groups, largest))).reshape(logits.shape[:-1])
+    shift = _finite(_largest_of_groups(groups, 1).max(axis=0))
+    return (shift + _log_sum_of_exp(groups, shift)).reshape(logits.shape[:-1])
 
 
-def _sum_of_exp(groups: Array, largest: Array) -> Array:
-    return jnp.exp(groups - largest).sum(axis=(0, 1))
+def _finite(shift: Array) -> Array:
+    return jnp.where(jnp.isfinite(shift), shift, 0.0)
+
+
+def _log_sum_of_exp(groups: Array, shift: Array) -> Array:
+    """Of each row's logits less its `shift`: `_columns`, [rows] → [rows]."""
+    return jnp.log(jnp.exp(groups - shift).sum(axis=(0, 1)))
+
+
+def _likeliest(groups: Array, size: int) -> tuple[Array, Array]:
+    """The first of the largest of each row: `_columns` of rows of `size` → (where [rows] int32, what [rows])."""
+    of_group = _largest_of_groups(groups, 1)
+    # It is looked for only in the first group that has the largest.
+    group = _argmax_of_rows(of_group.T)
+    index = group * _GROUP + _argmax_of_rows(_within(groups, group[:, None])[:, 0])
+    return jnp.minimum(index, size - 1), of_group.max(axis=0)
 
 
 def greedy(logits: Array) -> tuple[Array, Array]:
@@ -142,12 +165,10 @@ def greedy(logits: Array) -> tuple[Array, Array]:
     if not _has_columns(logits):
         return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
     groups = _columns(logits)
-    of_group = _largest_of_groups(groups, 1)
-    largest = of_group.max(axis=0)
-    # The token is looked for in the first group that has the largest logit.
-    group = argmax(of_group.T)
-    tokens = group * _GROUP + argmax(_within(groups, group[:, None])[:, 0])
-    return tokens.reshape(logits.shape[:-1]), -jnp.log(_sum_of_exp(groups, largest)).reshape(logits.shape[:-1])
+    tokens, largest = _likeliest(groups, logits.shape[-1])
+    shift = _finite(largest)
+    log_probs = largest - shift - _log_sum_of_exp(groups, shift)
+    return tokens.reshape(logits.shape[:-1]), log_probs.reshape(logits.shape[:-1])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.decoding.sampling import Sampling, forbid_reserved, greedy, log_probabilities, top_k
+from padir.decoding.sampling import Sampling, argmax, forbid_reserved, greedy, log_probabilities, logsumexp, take, top_k
 from padir.errors import PadirError
 from padir.types import TokenIds
 
@@ -55,7 +55,7 @@ def test_the_first_of_equals_wins():
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 24, 64, 65])
-@pytest.mark.parametrize("size", [3, 100, 384])
+@pytest.mark.parametrize("size", [3, 1100, 1280])
 def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
     """Few rows are compared down their columns; here with many equal logits, and with whole groups forbidden."""
     logits = np.random.default_rng(rows).integers(0, 4, (rows, 1, size)).astype(np.float32)
@@ -65,15 +65,31 @@ def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
     assert (tokens.dtype, log_probs.dtype) == (jnp.int32, jnp.float32)
     np.testing.assert_array_equal(tokens, logits.argmax(-1))
     exact = logits.astype(np.float64)
-    np.testing.assert_allclose(log_probs, exact.max(-1) - np.log(np.exp(exact).sum(-1)), rtol=1e-6, atol=1e-6)
+    normalizer = np.log(np.exp(exact).sum(-1))
+    np.testing.assert_allclose(log_probs, exact.max(-1) - normalizer, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(argmax(jnp.asarray(logits)), tokens)
+    np.testing.assert_allclose(logsumexp(jnp.asarray(logits)), normalizer, rtol=1e-6)
+    places = np.random.default_rng(0).integers(0, size, (rows, 1, 5))
+    np.testing.assert_array_equal(take(jnp.asarray(logits), places), np.take_along_axis(logits, places, axis=-1))
 
 
-@pytest.mark.parametrize("size", [20, 3 * 256, 3 * 256 + 77])
+@pytest.mark.parametrize("rows", [2, 8])
+def test_what_has_no_likeliest_token(rows):
+    """Everything forbidden has no probability at all; what is not a number shows, and is no id beyond the table."""
+    logits = jnp.full((rows, 1100), -jnp.inf).at[0].set(jnp.nan)
+    found = logsumexp(logits)
+    assert np.isnan(found[0]) and np.isneginf(found[1:]).all()
+    tokens, log_probs = greedy(logits)
+    assert (tokens < 1100).all() and np.isnan(log_probs[0])
+
+
+@pytest.mark.parametrize("rows", [3, 20, 70])
+@pytest.mark.parametrize("size", [20, 5 * 256, 5 * 256 + 77])
 @pytest.mark.parametrize("kind", ["normal", "ties", "mostly forbidden", "bfloat16", "whole"])
-def test_top_k_is_jaxs(size, kind):
+def test_top_k_is_jaxs(rows, size, kind):
     """Values, places and the order among equals, in rows short and long, of groups whole and not."""
     rng = np.random.default_rng(size)
-    values = jnp.asarray(rng.normal(size=(4, 5, size)), jnp.float32)
+    values = jnp.asarray(rng.normal(size=(rows, 1, size)), jnp.float32)
     if kind == "ties":
         values = jnp.round(values)
     elif kind == "mostly forbidden":
