@@ -25,7 +25,7 @@ FLOAT32, BFLOAT16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
 SOURCE = tiny_models.rows(3, 7)
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
-# Few rows, which `project` multiplies the weight with first, many, and one, of which it makes two.
+# Few rows, which `project` multiplies the weight with first, many, and one, of which it makes eight.
 ROWS = (2, 3), (70,), (1, 1)
 DECODES = {
     "refinement": (PADIR, Refinement(num_steps=4, num_hypotheses=2, stop=StopNever())),
