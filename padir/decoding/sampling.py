@@ -38,7 +38,7 @@ def log_probabilities(logits: Array, ids: TokenIds) -> Array:
 def argmax(logits: Array) -> Array:
     """The first index of the largest value: logits [..., V] → [...] int32, as `jnp.argmax`.
 
-    As two plain reductions, which compilers vectorise; a reduction over (value, index) pairs they mostly do not.
+    As plain reductions, which compilers vectorise; a reduction over (value, index) pairs they mostly do not.
     """
     if _has_columns(logits):
         return _likeliest(_columns(logits), logits.shape[-1])[0].reshape(logits.shape[:-1])
@@ -84,9 +84,10 @@ def _lowest(values: Array) -> float | int:
     return -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
 
 
-def _largest_of_groups(groups: Array, axis: int) -> Array:
+def _largest_of_groups(groups: Array) -> Array:
+    """`_columns` → the largest of each group, [groups, rows]."""
     # A barrier: XLA would take the largest of all groups from all their entries again.
-    return jax.lax.optimization_barrier(groups.max(axis=axis))
+    return jax.lax.optimization_barrier(groups.max(axis=1))
 
 
 def top_k(values: Array, k: int) -> tuple[Array, Array]:
@@ -100,7 +101,7 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
         return jax.lax.top_k(values, k)
     if _has_columns(values):
         groups = _columns(values)
-        chosen = _first_groups(_largest_of_groups(groups, 1).T, k)
+        chosen = _first_groups(_largest_of_groups(groups).T, k)
         within = _within(groups, chosen)
     else:
         padding = [(0, 0)] * (values.ndim - 1) + [(0, -size % _GROUP)]
@@ -137,12 +138,12 @@ def logsumexp(logits: Array) -> Array:
     if not _has_columns(logits):
         return jax.nn.logsumexp(logits, axis=-1)
     groups = _columns(logits)
-    shift = _finite(_largest_of_groups(groups, 1).max(axis=0))
+    shift = _finite(_largest_of_groups(groups).max(axis=0))
     return (shift + _log_sum_of_exp(groups, shift)).reshape(logits.shape[:-1])
 
 
 def _finite(shift: Array) -> Array:
-    return jnp.where(jnp.isfinite(shift), shift, 0.0)
+    return jax.lax.stop_gradient(jnp.where(jnp.isfinite(shift), shift, 0.0))
 
 
 def _log_sum_of_exp(groups: Array, shift: Array) -> Array:
@@ -152,7 +153,7 @@ def _log_sum_of_exp(groups: Array, shift: Array) -> Array:
 
 def _likeliest(groups: Array, size: int) -> tuple[Array, Array]:
     """The first of the largest of each row: `_columns` of rows of `size` → (where [rows] int32, what [rows])."""
-    of_group = _largest_of_groups(groups, 1)
+    of_group = _largest_of_groups(groups)
     # It is looked for only in the first group that has the largest.
     group = _argmax_of_rows(of_group.T)
     index = group * _GROUP + _argmax_of_rows(_within(groups, group[:, None])[:, 0])
