@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick_compilation
 from tiny_runs import Tiny
 
 TESTS = Path(__file__).resolve().parent
@@ -72,6 +73,11 @@ def _programs_of_one_module():
     gc.collect()
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiling_quickly():
+    quick_compilation.install()
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +225,7 @@ def run_python(compilation_cache):
         environment = {
             **os.environ,
             **compilation_cache,
-            "XLA_FLAGS": "",
+            "XLA_FLAGS": quick_compilation.child_flags(),
             "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
         }
         command = [sys.executable, "-c", code, *map(str, arguments)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import quick_compilation
 
 from padir import cli, sharding
 from padir.convert import open_model
@@ -65,7 +66,7 @@ def launch(tiny, compilation_cache, tmp_path_factory):
         environment = {
             **os.environ,
             **compilation_cache,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "XLA_FLAGS": quick_compilation.child_flags(devices=4),
             "PYTHONPATH": str(ROOT),
             "PADIR": str(Path(sys.executable).parent / "padir"),
             "PORT": str(port),

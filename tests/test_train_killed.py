@@ -12,7 +12,7 @@ _KILLED_RUNS = """
 import hashlib, json, os, random, signal, socket, sys, time, traceback
 from pathlib import Path
 import jax, numpy as np
-import tiny_runs
+import quick_compilation, tiny_runs
 from padir import distributed
 from padir.checkpoints import Checkpointer
 from padir.intervals import MetricWindow
@@ -35,7 +35,7 @@ def telling(method, letter, first):
 
 def train(run_dir, index, port):
     if processes > 1:
-        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+        os.environ["XLA_FLAGS"] = quick_compilation.child_flags(devices=2)
         os.environ |= {
             distributed.COORDINATOR: f"127.0.0.1:{port}",
             distributed.NUM_PROCESSES: str(processes),

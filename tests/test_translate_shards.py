@@ -13,6 +13,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+import quick_compilation
 from stand_in import StandIn, sentence, train_vocabulary, translated
 
 from padir import cli, translate, translate_shards
@@ -174,7 +175,8 @@ class Starts:
     """Processes of one `padir translate` command, one after another."""
 
     def __init__(self, vocabulary, *arguments):
-        environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}", "XLA_FLAGS": ""}
+        paths = f"{TESTS.parent}{os.pathsep}{TESTS}"
+        environment = os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": quick_compilation.child_flags()}
         command = [sys.executable, "-c", SERVER, vocabulary, "translate", "--run_dir=run", *arguments]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self._server = subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes)

@@ -1,0 +1,33 @@
+"""How the suite compiles, which compiles more than it computes: XLA spends no time on optimising.
+
+JAX's own switch for that is `JAX_DISABLE_MOST_OPTIMIZATIONS`. The loops of XLA's fusion emitters, which need what it
+switches off, are left out as well: that halves the time again. Children get it from the environment, too.
+"""
+
+import os
+
+_EMITTERS = "xla_cpu_use_fusion_emitters"
+
+
+def install() -> None:
+    """Makes `jax_disable_most_optimizations` leave out the emitters, program by program, for `optimised` can end it."""
+    import jax
+    from jax._src import compiler
+
+    options = compiler.get_compile_options
+
+    def without_emitters(*arguments, **named):
+        made = options(*arguments, **named)
+        if jax.config.read("jax_disable_most_optimizations"):
+            made.env_option_overrides = [*made.env_option_overrides, (_EMITTERS, False)]
+        return made
+
+    compiler.get_compile_options = without_emitters
+
+
+def child_flags(devices: int = 1) -> str:
+    """`XLA_FLAGS` of a child process with so many CPU devices, which compiles as its parent does at the moment."""
+    flags = [f"--xla_force_host_platform_device_count={devices}"]
+    if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0":
+        flags.append(f"--{_EMITTERS}=false")
+    return " ".join(flags)
