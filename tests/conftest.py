@@ -8,8 +8,9 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# The suite compiles more than it computes, so XLA spends no time on optimising, in child processes neither; where
-# numbers are held against other programs', and in whole commands (`optimised`), it compiles as it does for users.
+# The suite compiles more than it computes, so XLA spends no time on optimising (`quick_compilation`), in child
+# processes neither; where numbers are held against other programs', and in test_cli's commands (`optimised`), it
+# compiles as it does for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -33,19 +34,25 @@ GOLDEN = TESTS / "golden"
 SHARED = TESTS.parents[1] / "shared"
 
 
-# They come first, so that one process has little left to do when the other has nothing.
+# They come first, so that one process has little left to do when the other has nothing; the second does not need the
+# set and runs that the first makes.
 LONGEST = (
     "test_multiprocess.py",
-    "test_train.py",
-    "test_train_killed.py",
-    "test_layouts.py",
-    "test_models_decode.py",
     "test_models_shortcuts.py",
-    "test_demo.py",
-    "test_train_step.py",
+    "test_train_killed.py",
+    "test_train.py",
     "test_translate.py",
+    "test_models_decode.py",
+    "test_losses.py",
+    "test_network.py",
+    "test_layouts.py",
+    "test_demo.py",
     "test_cli.py",
-    "test_prepare_process.py",
+    "test_train_step.py",
+    "test_evaluate.py",
+    "test_convert.py",
+    "test_distill.py",
+    "test_train_memory_script.py",
 )
 
 

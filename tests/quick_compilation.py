@@ -10,7 +10,7 @@ _EMITTERS = "xla_cpu_use_fusion_emitters"
 
 
 def install() -> None:
-    """Makes `jax_disable_most_optimizations` leave out the emitters, program by program, for `optimised` can end it."""
+    """Makes `jax_disable_most_optimizations` leave out the emitters, program by program: `optimised` can end it."""
     import jax
     from jax._src import compiler
 

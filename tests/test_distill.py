@@ -16,8 +16,6 @@ from padir.errors import PadirError
 from padir.translator import Translator
 from padir.types import EOS_ID
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 LIMIT = 48
 # How an autoregressive teacher decodes unless told otherwise.
 BEAM = BeamSearch(beam_size=5, num_hypotheses=1)

@@ -22,8 +22,6 @@ from padir.metrics.stutter import stutter_per_100_tokens, token_stutter, word_st
 from padir.tables import tables
 from padir.translator import Translation, Translator
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 DECODE = Refinement(num_steps=2, target_buckets=(16,))
 
 

@@ -28,8 +28,6 @@ from padir.types import TokenIds
 from padir.validation import Evaluator
 from padir.warm_start import start_from
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 TASK = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
 
 

@@ -57,7 +57,7 @@ def run(model, num_devices, batches):
     return state, history
 
 
-pytestmark = pytest.mark.usefixtures("optimised", "compilation_cache")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 
 @pytest.fixture(scope="module")

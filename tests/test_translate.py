@@ -23,8 +23,6 @@ from padir.translate import translate_files
 from padir.translator import SOURCE_BUCKETS, Translation, source_width
 from padir.types import EOS_ID
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 # Two target buckets instead of eight: each is compiled anew for every shape of a batch.
 DECODE = Refinement(num_steps=3, target_buckets=(16,))
 
