@@ -39,6 +39,15 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
     return loss + z_loss * jnp.square(log_z) if z_loss else loss
 
 
+def hits(logits: Array, targets: Array) -> Array:
+    """Whether no logit is larger than the target's: logits [..., V], targets [...] int32 → [...] bool.
+
+    The maximum is the cross-entropy's own, so this costs next to nothing beside it, which an argmax does not.
+    """
+    logits = jax.lax.stop_gradient(logits)
+    return _of_targets(logits, targets) >= logits.max(axis=-1)
+
+
 @jax.custom_vjp
 def _of_targets(logits: Array, targets: Array) -> Array:
     """Each target's logit: logits [..., V], targets [...] int32 → [...].

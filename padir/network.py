@@ -324,9 +324,9 @@ class EncoderDecoder(nnx.Module):
         return self.decoder(_residual(self.token_embedder(tokens)), plan, cache, dropout_key)
 
     def logits(self, hidden: Array) -> Array:
-        """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
+        """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32."""
         if self.config.tied_logits:
-            logits = self.token_embedder.attend(hidden) / math.sqrt(self.config.embed_dim)
+            logits = self.token_embedder.attend(self._scaled(hidden))
         else:
             logits = self.logits_dense.in_float32(hidden)
         return constrain(logits, "batch", "length", "act_vocab")
@@ -342,8 +342,11 @@ class EncoderDecoder(nnx.Module):
         `embeddings` are [N, Lt, C, E], or [N, C, E] where they are of the same tokens at every position.
         """
         spec = "nle,nce->nlc" if embeddings.ndim == 3 else "nle,nlce->nlc"
-        products = jnp.einsum(spec, hidden, embeddings, preferred_element_type=jnp.dtype("float32"))
-        return products / math.sqrt(self.config.embed_dim) if self.config.tied_logits else products
+        return jnp.einsum(spec, self._scaled(hidden), embeddings, preferred_element_type=jnp.dtype("float32"))
+
+    def _scaled(self, hidden: Array) -> Array:
+        """What the output table is multiplied with: where it is tied, hidden / sqrt(E), many fewer than the logits."""
+        return hidden / math.sqrt(self.config.embed_dim) if self.config.tied_logits else hidden
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
         """A self-attention cache for `rows` rows of up to `max_length` target tokens."""

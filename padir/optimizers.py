@@ -86,9 +86,7 @@ class OptimizerConfig:
         that is larger.
         """
         adafactor = optax.chain(
-            optax.scale_by_factored_rms(
-                factored=True, decay_rate=self.decay_rate, step_offset=0, min_dim_size_to_factor=128, epsilon=1e-30
-            ),
+            _by_factored_rms(self.decay_rate),
             optax.clip_by_block_rms(1.0),
             optax.scale_by_learning_rate(self.schedule(num_steps), flip_sign=False),
             _relative_to_parameters(),
@@ -98,6 +96,43 @@ class OptimizerConfig:
         if self.clip_global_norm is None:
             return adafactor
         return optax.chain(optax.clip_by_global_norm(self.clip_global_norm), adafactor)
+
+
+def _by_factored_rms(decay_rate: float, epsilon: float = 1e-30) -> optax.GradientTransformation:
+    """Gradients over the root of their second moments, which are factored where two axes have 128 entries or more.
+
+    What `optax.scale_by_factored_rms` computes, and its very state, without arrays between a gradient and its update.
+    """
+    theirs = optax.scale_by_factored_rms(
+        factored=True, decay_rate=decay_rate, step_offset=0, min_dim_size_to_factor=128, epsilon=epsilon
+    )
+
+    def update(gradients: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
+        decay = 1.0 - (state.count + 1).astype(jnp.float32) ** -decay_rate
+
+        def moment(old: Array, squares: Array) -> Array:
+            return decay * old + (1.0 - decay) * (squares + epsilon)
+
+        def scaled(gradient: Array, row: Array, column: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
+            if whole.shape == gradient.shape:
+                whole = moment(whole, jnp.square(gradient))
+                return gradient * whole**-0.5, row, column, whole
+            second, longest = (int(axis) for axis in np.argsort(gradient.shape)[-2:])
+            # A barrier: XLA on CPU would write the squares.
+            gradient = jax.lax.optimization_barrier(gradient)
+            row = moment(row, jnp.square(gradient).mean(longest))
+            column = moment(column, jnp.square(gradient).mean(second))
+            rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(column, second)
+            factor = (rows / rows.mean(second, keepdims=True)) ** -0.5 * columns**-0.5
+            return gradient * factor, row, column, whole
+
+        leaves, tree = jax.tree.flatten(gradients)
+        moments = (tree.flatten_up_to(part) for part in (state.v_row, state.v_col, state.v))
+        found = [scaled(*of_one) for of_one in zip(leaves, *moments, strict=True)]
+        updates, v_row, v_col, v = (tree.unflatten(part) for part in zip(*found, strict=True))
+        return updates, state._replace(count=optax.safe_increment(state.count), v_row=v_row, v_col=v_col, v=v)
+
+    return optax.GradientTransformation(theirs.init, update)
 
 
 def _relative_to_parameters(smallest: float = 1e-3) -> optax.GradientTransformation:

@@ -41,7 +41,9 @@ def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
         return project(weight, eight, dtype)[0].reshape(*x.shape[:-1], -1)
     if rows <= FEW_ROWS:
         return jnp.moveaxis(jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype), 0, -1)
-    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
+    # With one axis of rows the gradient of the weight is one product; over several, XLA would first turn both factors.
+    product = jnp.einsum("ri,oi->ro", x.reshape(rows, -1), weight, preferred_element_type=dtype)
+    return product.reshape(*x.shape[:-1], -1)
 
 
 class Plain(nnx.Module):

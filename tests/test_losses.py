@@ -70,6 +70,14 @@ def test_huge_logits_stay_finite():
     np.testing.assert_array_equal(gradient, 0.0)
 
 
+def test_a_hit_is_a_target_that_no_logit_exceeds():
+    logits = jnp.array([[1.0, 3.0, 2.0], [1.0, 3.0, 2.0], [2.0, 0.0, 2.0], [0.0, jnp.nan, 0.0], [-jnp.inf, 0.0, 1.0]])
+    assert losses.hits(logits, jnp.array([1, 2, 2, 0, 0])).tolist() == [True, False, True, False, False]
+    # Beside a loss it changes no gradient.
+    gradient = jax.grad(lambda x: losses.cross_entropy(x, jnp.array(0)) * (1.0 + losses.hits(x, jnp.array(0))))
+    np.testing.assert_allclose(gradient(LOGITS), 2 * (jax.nn.softmax(LOGITS) - jnp.array([1.0, 0.0, 0.0])), rtol=1e-6)
+
+
 def test_weighted_mean_counts_only_what_weighs():
     values, weights = jnp.array([[1.0, 2.0], [1e30, 4.0]]), jnp.array([[1.0, 1.0], [0.0, 2.0]])
     assert float(losses.weighted_mean(values, weights)) == pytest.approx((1 + 2 + 8) / 4)

@@ -1,5 +1,7 @@
 """The schedule at the points that name it, and Adafactor's first two updates by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -176,5 +178,7 @@ def test_it_is_optax_adafactor_with_its_state(momentum):
         (found, states[0]), (expected, states[1]) = (
             optimizer.update(gradients, state, params) for optimizer, state in zip((ours, theirs), states, strict=True)
         )
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-12), found, expected)
+        # An average keeps the last bit of terms as large as 1 where they cancel.
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-12 if momentum is None else 1e-7)
+        jax.tree.map(close, found, expected)
         params = optax.apply_updates(params, found)

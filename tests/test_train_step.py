@@ -13,7 +13,7 @@ from padir.network import NetworkConfig
 from padir.optimizers import OptimizerConfig
 from padir.sharding import make_mesh, place_batch
 from padir.train_state import TrainState, create_train_state
-from padir.train_step import _skipping, make_eval_step, make_train_step, model_features
+from padir.train_step import _after_all, _skipping, make_eval_step, make_train_step, model_features
 from padir.types import EOS_ID, TokenIds
 
 SIZES = {"embed_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32, "num_encoder_layers": 1}
@@ -169,6 +169,13 @@ def test_empty_rows_change_no_metric_of_an_autoregressive_model():
 def test_reports_indices_stay_on_the_host():
     batch = copies() | {"example_index": np.arange(8)}
     assert set(model_features(batch)) == {"encoder_input_tokens", "decoder_target_tokens"}
+
+
+@pytest.mark.parametrize("norm", [0.0, 2.5, np.inf])
+def test_waiting_for_the_norm_changes_no_bit(norm):
+    updates = {"a": np.array([1.0, -3e-12, 0.0], np.float32)}
+    waited = _after_all(jax.numpy.float32(norm), updates)
+    assert np.asarray(waited["a"]).tobytes() == updates["a"].tobytes()
 
 
 def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():

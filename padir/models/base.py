@@ -240,6 +240,6 @@ class BaseModel:
             logits, targets, label_smoothing=self.loss.label_smoothing, z_loss=self.loss.z_loss
         )
         loss = losses.weighted_mean(per_token, weights, total)
-        prediction = argmax(logits)
-        accuracy = losses.weighted_mean((prediction == targets).astype(jnp.float32), weights, total)
-        return loss, prediction, {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}
+        hits = losses.hits(logits, targets).astype(jnp.float32)
+        accuracy = losses.weighted_mean(hits, weights, total)
+        return loss, argmax(logits), {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}
