@@ -101,7 +101,8 @@ class OptimizerConfig:
 def _by_factored_rms(decay_rate: float, epsilon: float = 1e-30) -> optax.GradientTransformation:
     """Gradients over the root of their second moments, which are factored where two axes have 128 entries or more.
 
-    What `optax.scale_by_factored_rms` computes, and its very state, without arrays between a gradient and its update.
+    What `optax.scale_by_factored_rms` computes, and its very state. But a gradient is multiplied once, by both factors
+    of its moments together: XLA on CPU writes down its product with the first.
     """
     theirs = optax.scale_by_factored_rms(
         factored=True, decay_rate=decay_rate, step_offset=0, min_dim_size_to_factor=128, epsilon=epsilon
@@ -118,8 +119,6 @@ def _by_factored_rms(decay_rate: float, epsilon: float = 1e-30) -> optax.Gradien
                 whole = moment(whole, jnp.square(gradient))
                 return gradient * whole**-0.5, row, column, whole
             second, longest = (int(axis) for axis in np.argsort(gradient.shape)[-2:])
-            # A barrier: XLA on CPU would write the squares.
-            gradient = jax.lax.optimization_barrier(gradient)
             row = moment(row, jnp.square(gradient).mean(longest))
             column = moment(column, jnp.square(gradient).mean(second))
             rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(column, second)
