@@ -9,6 +9,7 @@ source are rows N = B·K; cross-attention folds them into the query axis instead
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -324,9 +325,9 @@ class EncoderDecoder(nnx.Module):
         return self.decoder(_residual(self.token_embedder(tokens)), plan, cache, dropout_key)
 
     def logits(self, hidden: Array) -> Array:
-        """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32."""
+        """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
         if self.config.tied_logits:
-            logits = self.token_embedder.attend(self._scaled(hidden))
+            logits = self._over_root(self.token_embedder.attend, hidden)
         else:
             logits = self.logits_dense.in_float32(hidden)
         return constrain(logits, "batch", "length", "act_vocab")
@@ -342,11 +343,18 @@ class EncoderDecoder(nnx.Module):
         `embeddings` are [N, Lt, C, E], or [N, C, E] where they are of the same tokens at every position.
         """
         spec = "nle,nce->nlc" if embeddings.ndim == 3 else "nle,nlce->nlc"
-        return jnp.einsum(spec, self._scaled(hidden), embeddings, preferred_element_type=jnp.dtype("float32"))
+        multiply = partial(jnp.einsum, spec, preferred_element_type=jnp.dtype("float32"))
+        if self.config.tied_logits:
+            return self._over_root(lambda x: multiply(x, embeddings), hidden)
+        return multiply(hidden, embeddings)
 
-    def _scaled(self, hidden: Array) -> Array:
-        """What the output table is multiplied with: where it is tied, hidden / sqrt(E), many fewer than the logits."""
-        return hidden / math.sqrt(self.config.embed_dim) if self.config.tied_logits else hidden
+    def _over_root(self, multiply: Callable[[Array], Array], hidden: Array) -> Array:
+        """multiply(hidden) / sqrt(E): of float32 hidden vectors are divided, many fewer than the logits of all tokens.
+
+        Narrower ones would be rounded once more.
+        """
+        root = math.sqrt(self.config.embed_dim)
+        return multiply(hidden / root) if hidden.dtype == jnp.float32 else multiply(hidden) / root
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
         """A self-attention cache for `rows` rows of up to `max_length` target tokens."""

@@ -112,7 +112,7 @@ def _by_factored_rms(decay_rate: float, epsilon: float = 1e-30) -> optax.Gradien
         decay = 1.0 - (state.count + 1).astype(jnp.float32) ** -decay_rate
 
         def moment(old: Array, squares: Array) -> Array:
-            return decay * old + (1.0 - decay) * (squares + epsilon)
+            return (decay * old + (1.0 - decay) * (squares + epsilon)).astype(old.dtype)
 
         def scaled(gradient: Array, row: Array, column: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
             if whole.shape == gradient.shape:

@@ -109,7 +109,8 @@ def make_train_step(
 def _after_all(norm: jax.Array, updates: PyTree) -> PyTree:
     """Updates as they are, but not before the gradient's norm [], which takes all gradients, and so every parameter.
 
-    XLA on CPU keeps a copy of each parameter whose update does not depend on all else that reads it.
+    XLA on CPU keeps a copy of each parameter whose update does not depend on all else that reads it. A norm that is not
+    a number makes all updates so.
     """
     one = 1.0 + jnp.minimum(norm, 0.0)
     return jax.tree.map(lambda update: update * one, updates)

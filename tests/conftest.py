@@ -9,8 +9,8 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 # The suite compiles more than it computes, so XLA spends no time on optimising (`quick_compilation`), in child
-# processes neither; where numbers are held against other programs', and in test_cli's commands (`optimised`), it
-# compiles as it does for users.
+# processes neither; where numbers are held against others, and in test_cli's commands (`optimised`), it compiles as it
+# does for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -78,8 +78,7 @@ def _programs_of_one_module():
     """
     yield
     gc.collect()
-    if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
+    sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,8 +4,6 @@ JAX's own switch for that is `JAX_DISABLE_MOST_OPTIMIZATIONS`. The loops of XLA'
 switches off, are left out as well: that halves the time again. Children get it from the environment, too.
 """
 
-import os
-
 _EMITTERS = "xla_cpu_use_fusion_emitters"
 
 
@@ -27,7 +25,9 @@ def install() -> None:
 
 def child_flags(devices: int = 1) -> str:
     """`XLA_FLAGS` of a child process with so many CPU devices, which compiles as its parent does at the moment."""
+    import jax
+
     flags = [f"--xla_force_host_platform_device_count={devices}"]
-    if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0":
+    if jax.config.read("jax_disable_most_optimizations"):
         flags.append(f"--{_EMITTERS}=false")
     return " ".join(flags)

@@ -354,6 +354,19 @@ def test_untied_logits_of_a_bfloat16_network_are_not_rounded_to_bfloat16():
     np.testing.assert_allclose(logits, np.asarray(hidden, np.float64) @ weight.T, atol=1e-5)
 
 
+def test_tied_logits_of_a_bfloat16_network_are_divided_after_the_product():
+    """The square root of 32 is no power of two: hidden vectors divided by it would be rounded again."""
+    network = build(dtype="bfloat16", embed_dim=32)
+    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 32)), jnp.bfloat16)
+    logits = network.logits(hidden)
+    table = np.asarray(network.token_embedder.embedding[...].astype(jnp.bfloat16), np.float64)
+    expected = np.asarray(hidden, np.float64) @ table.T / np.sqrt(32)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    some = jnp.array([[3, 5], [4, 6]])
+    candidates = network.candidate_logits(hidden, network.candidate_embeddings(some))
+    np.testing.assert_allclose(candidates, np.stack([expected[0][:, [3, 5]], expected[1][:, [4, 6]]]), atol=1e-5)
+
+
 def test_float32_attention_logits_make_no_difference_to_a_float32_network():
     source, target = tokens(2, 6), tokens(2, 5, seed=1)
     found = []

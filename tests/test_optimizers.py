@@ -170,7 +170,9 @@ def test_it_is_optax_adafactor_with_its_state(momentum):
     )
     ours = config.build(10)
     keys = jax.random.split(jax.random.key(0), 5)
-    params = {"table": jax.random.normal(keys[0], (130, 128)), "small": 1e-5 * jax.random.normal(keys[1], (3,))}
+    shapes = ((130, 128), (128, 128), (2, 130, 128), (130, 2, 128), (128, 2), ())
+    params = {str(shape): jax.random.normal(keys[0], shape) for shape in shapes}
+    params["small"] = 1e-5 * jax.random.normal(keys[1], (3,))
     states = [optimizer.init(params) for optimizer in (ours, theirs)]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
     for key in keys[2:]:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
 import optax
 import pytest
 
+from padir import train_step
 from padir.models import AutoregressiveModel, PadirModel
 from padir.network import NetworkConfig
 from padir.optimizers import OptimizerConfig
@@ -57,7 +59,7 @@ def run(model, num_devices, batches):
     return state, history
 
 
-pytestmark = pytest.mark.usefixtures("compilation_cache")
+pytestmark = pytest.mark.usefixtures("optimised", "compilation_cache")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +178,23 @@ def test_waiting_for_the_norm_changes_no_bit(norm):
     updates = {"a": np.array([1.0, -3e-12, 0.0], np.float32)}
     waited = _after_all(jax.numpy.float32(norm), updates)
     assert np.asarray(waited["a"]).tobytes() == updates["a"].tobytes()
+
+
+def test_no_parameter_is_copied():
+    """But they are if updates do not wait for all gradients."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("elsewhere programs run in the order of their instructions")
+
+    def copies_in(step, mesh, state):
+        program = step.lower(state, place_batch(copies(16), mesh)).compile().as_text()
+        return len(re.findall(r"copy\(%?state_params", program))
+
+    mesh, step, new_state = compiled(PADIR, 1)
+    assert copies_in(step, mesh, new_state()) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_step, "_after_all", lambda norm, updates: updates)
+        _, hasty, _ = compiled.__wrapped__(PADIR, 1)
+        assert copies_in(hasty, mesh, new_state()) > 0
 
 
 def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():

@@ -75,7 +75,7 @@ def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
 
 @pytest.mark.parametrize("rows", [2, 8])
 def test_gradients_pass(rows):
-    """Of log-sum-exp the softmax; an argmax beside a loss, as training's accuracy, is no obstacle."""
+    """Of log-sum-exp the softmax; an argmax beside a loss, as in training's stages, is no obstacle."""
     logits = jax.random.normal(KEY, (rows, 1100))
     gradient, tokens = jax.grad(lambda x: (logsumexp(x).sum(), argmax(x)), has_aux=True)(logits)
     np.testing.assert_allclose(gradient, jax.nn.softmax(logits), rtol=1e-4)
