@@ -98,17 +98,19 @@ class OptimizerConfig:
         return optax.chain(optax.clip_by_global_norm(self.clip_global_norm), adafactor)
 
 
-def _by_factored_rms(decay_rate: float, epsilon: float = 1e-30) -> optax.GradientTransformation:
+def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
     """Gradients over the root of their second moments, which are factored where two axes have 128 entries or more.
 
     What `optax.scale_by_factored_rms` computes, and its very state. But a gradient is multiplied once, by both factors
     of its moments together: XLA on CPU writes down its product with the first.
     """
+    epsilon = 1e-30
     theirs = optax.scale_by_factored_rms(
         factored=True, decay_rate=decay_rate, step_offset=0, min_dim_size_to_factor=128, epsilon=epsilon
     )
 
     def update(gradients: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
+        """The gradients, scaled, and the state with their moments; parameters are not read."""
         decay = 1.0 - (state.count + 1).astype(jnp.float32) ** -decay_rate
 
         def moment(old: Array, squares: Array) -> Array:
