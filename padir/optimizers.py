@@ -87,7 +87,8 @@ class OptimizerConfig:
         """
         adafactor = optax.chain(
             _by_factored_rms(self.decay_rate),
-            optax.clip_by_block_rms(1.0),
+            # Where checkpoints have had the clipping, which has no state.
+            optax.identity(),
             optax.scale_by_learning_rate(self.schedule(num_steps), flip_sign=False),
             _relative_to_parameters(),
             *([] if self.momentum is None else [optax.ema(self.momentum, debias=False)]),
@@ -99,10 +100,12 @@ class OptimizerConfig:
 
 
 def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
-    """Gradients over the root of their second moments, which are factored where two axes have 128 entries or more.
+    """Gradients over the root of their second moments, then clipped: no array's update has an RMS above 1.
 
-    What `optax.scale_by_factored_rms` computes, and its very state. But a gradient is multiplied once, by both factors
-    of its moments together: XLA on CPU writes down its product with the first.
+    Second moments are factored where two axes have 128 entries or more. What `optax.scale_by_factored_rms` and
+    `optax.clip_by_block_rms` compute, with the former's very state. But XLA on CPU would write down each square and
+    each update for all that read them, while what a sum alone reads never leaves the cache: so the three sums of a
+    factored gradient are written as different products.
     """
     epsilon = 1e-30
     theirs = optax.scale_by_factored_rms(
@@ -110,21 +113,27 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
     )
 
     def update(gradients: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
-        """The gradients, scaled, and the state with their moments; parameters are not read."""
+        """The gradients, scaled and clipped, and the state with their moments; parameters are not read."""
         decay = 1.0 - (state.count + 1).astype(jnp.float32) ** -decay_rate
+        rate = 1.0 - decay
 
-        def moment(old: Array, squares: Array) -> Array:
-            return (decay * old + (1.0 - decay) * (squares + epsilon)).astype(old.dtype)
+        def moment(old: Array, weighted_squares: Array) -> Array:
+            return (decay * old + weighted_squares + rate * epsilon).astype(old.dtype)
 
         def scaled(gradient: Array, row: Array, column: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
             if whole.shape == gradient.shape:
-                whole = moment(whole, jnp.square(gradient))
-                return gradient * whole**-0.5, row, column, whole
+                whole = moment(whole, rate * jnp.square(gradient))
+                step = gradient * whole**-0.5
+                return step / jnp.maximum(1.0, jnp.sqrt(jnp.square(step).mean())), row, column, whole
             second, longest = (int(axis) for axis in np.argsort(gradient.shape)[-2:])
-            row = moment(row, jnp.square(gradient).mean(longest))
-            column = moment(column, jnp.square(gradient).mean(second))
+            row = moment(row, rate * jnp.square(gradient).mean(longest))
+            column = moment(column, (rate * gradient * gradient).mean(second))
             rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(column, second)
-            factor = (rows / rows.mean(second, keepdims=True)) ** -0.5 * columns**-0.5
+            # Of the factors, each to the power of -1.
+            row_factor, column_factor = rows.mean(second, keepdims=True) / rows, 1.0 / columns
+            by_row = (gradient * column_factor * gradient).mean(longest, keepdims=True)
+            rms = jnp.sqrt((by_row * row_factor).mean())
+            factor = jnp.sqrt(row_factor) / jnp.maximum(1.0, rms) * jnp.sqrt(column_factor)
             return gradient * factor, row, column, whole
 
         leaves, tree = jax.tree.flatten(gradients)
@@ -134,6 +143,20 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
         return updates, state._replace(count=optax.safe_increment(state.count), v_row=v_row, v_col=v_col, v=v)
 
     return optax.GradientTransformation(theirs.init, update)
+
+
+def global_norm(gradients: PyTree) -> Array:
+    """The root of the sum of all squares [], as `optax.tree.norm`.
+
+    Each array is summed along its longest axis first, which the optimizer also does: XLA then reads it once for both.
+    """
+
+    def squares(gradient: Array) -> Array:
+        along = jnp.square(gradient).sum(int(np.argsort(gradient.shape)[-1])) if gradient.ndim else gradient**2
+        # Else XLA makes one sum over all axes of the two.
+        return jax.lax.optimization_barrier(along).sum()
+
+    return jnp.sqrt(sum(map(squares, jax.tree.leaves(gradients))))
 
 
 def _relative_to_parameters(smallest: float = 1e-3) -> optax.GradientTransformation:

@@ -14,6 +14,7 @@ from padir import rng
 from padir.errors import PadirError
 from padir.models import Batch, Metrics, Model
 from padir.models.axes import parameter_shardings
+from padir.optimizers import global_norm
 from padir.sharding import AxisRules, activations, batch_sharding, batch_ways, replicated
 from padir.train_state import TrainState, abstract_train_state, shardings_of
 from padir.types import PAD_ID, PyTree
@@ -88,7 +89,7 @@ def make_train_step(
                 _check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
                 gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate, split)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
-        metrics["gradient_norm"] = norm = optax.tree.norm(gradients)
+        metrics["gradient_norm"] = norm = global_norm(gradients)
         if mesh.devices.flat[0].platform == "cpu":
             updates = _after_all(norm, updates)
         metrics["learning_rate"] = schedule(state.step)

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from padir.errors import PadirError
-from padir.optimizers import OptimizerConfig
+from padir.optimizers import OptimizerConfig, global_norm
 
 
 def test_schedule_rises_to_the_peak_and_falls_along_a_cosine():
@@ -173,10 +173,14 @@ def test_it_is_optax_adafactor_with_its_state(momentum):
     shapes = ((130, 128), (128, 128), (2, 130, 128), (130, 2, 128), (128, 2), ())
     params = {str(shape): jax.random.normal(keys[0], shape) for shape in shapes}
     params["small"] = 1e-5 * jax.random.normal(keys[1], (3,))
+    params["rarely used"] = jax.random.normal(keys[1], (160, 128))
     states = [optimizer.init(params) for optimizer in (ours, theirs)]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
     for key in keys[2:]:
         gradients = jax.tree.map(lambda param, key=key: jax.random.normal(key, param.shape), params)
+        # Rows of every size, down to none at all, as of an embedding's.
+        rows = 10.0 ** -jnp.arange(0.0, 40.0, 0.25)[:, None]
+        gradients["rarely used"] = gradients["rarely used"] * rows * (rows > 1e-20)
         (found, states[0]), (expected, states[1]) = (
             optimizer.update(gradients, state, params) for optimizer, state in zip((ours, theirs), states, strict=True)
         )
@@ -184,3 +188,10 @@ def test_it_is_optax_adafactor_with_its_state(momentum):
         close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-12 if momentum is None else 1e-7)
         jax.tree.map(close, found, expected)
         params = optax.apply_updates(params, found)
+
+
+def test_the_global_norm_is_optaxs():
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = ((), (7,), (3, 5), (2, 130, 128))
+    gradients = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+    np.testing.assert_allclose(global_norm(gradients), optax.tree.norm(gradients), rtol=1e-6)
