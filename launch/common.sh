@@ -15,22 +15,30 @@ needs() { # NAME ...: variables that must have a value
   done
 }
 
-quoted() { # WORD ...: on one line, as a shell reads them back
-  local line
-  printf -v line '%q ' "$@"
-  echo "${line% }"
+quoted() { # WORD ...: on one line, as any shell reads them back
+  local line='' word
+  for word in "$@"; do
+    [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]] || word="'${word//\'/\'\\\'\'}'"
+    line+=" $word"
+  done
+  echo "${line# }"
 }
 
-dry_run=''
+dry_run='' stop=''
 words=()
 while (($#)) && [[ $1 != -- ]]; do
   case $1 in
     --dry-run) dry_run=yes ;;
+    --stop) [[ ${can_stop-} ]] || usage "this launcher has no --stop"; stop=yes ;;
     -*) usage "unknown option $1; arguments for padir come after --" ;;
     *) words+=("$1") ;;
   esac
   shift
 done
+if [[ $stop ]]; then
+  ((${#words[@]} + $# == 0)) || usage "--stop takes nothing else"
+  return
+fi
 ((${#words[@]} == ${expected_words:-2})) || usage "${#words[@]} arguments before -- instead of ${expected_words:-2}"
 (($# == 0)) || shift
 subcommand=${SUBCOMMAND:-train}

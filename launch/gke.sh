@@ -3,7 +3,8 @@
 #   NAME=VALUE ... launch/gke.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   JOBSET=ar IMAGE=registry/padir ACCELERATOR=tpu-v6e-slice TOPOLOGY=4x4 SLICES=2 CLAIM=runs \
 #     launch/gke.sh runs/synthetic_ar.gin /runs/ar -- --data_dir=/runs/data
-# When a host fails, all slices start again and go on at the newest checkpoint.
+# When a host fails or is preempted, all slices start again and go on at the newest checkpoint; a job that padir refuses
+# (status 2: its message says why) ends. To give the command again: kubectl delete jobset NAME.
 # SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: JOBSET, its name; IMAGE with padir in it; ACCELERATOR and TOPOLOGY, labels of the slices' node pools;
 #   CHIPS a host (default 4); SLICES (default 1); RESTARTS (default 100); CLAIM, a ReadWriteMany volume claim for the
@@ -29,6 +30,10 @@ metadata:
 spec:
   failurePolicy:
     maxRestarts: ${RESTARTS:-100}
+    rules:
+      - name: refused
+        action: FailJobSet
+        onJobFailureReasons: [PodFailurePolicy]
   replicatedJobs:
     - name: slice
       replicas: ${SLICES:-1}
@@ -37,6 +42,13 @@ spec:
           parallelism: $hosts
           completions: $hosts
           backoffLimit: 0
+          podFailurePolicy:
+            rules:
+              - action: FailJob
+                onExitCodes:
+                  containerName: padir
+                  operator: In
+                  values: [2]
           template:
             spec:
               restartPolicy: Never
@@ -70,5 +82,9 @@ if [[ $dry_run ]]; then
   jobset
   echo YAML
 else
-  jobset | kubectl create -f -
+  jobset | kubectl create -f - || {
+    status=$?
+    echo "$0: if there is a JobSet $JOBSET already that has ended: kubectl delete jobset '$JOBSET'" >&2
+    exit "$status"
+  }
 fi

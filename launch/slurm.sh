@@ -3,7 +3,8 @@
 #   NODES=... GPUS=... launch/slurm.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   NODES=4 GPUS=8 SBATCH_TIMELIMIT=1-0 launch/slurm.sh runs/synthetic_ar.gin /shared/runs/ar -- --data_dir=/shared/data
 # RUN_DIR and the data lie in a folder that all nodes mount. Two minutes before the time limit every process gets
-# SIGTERM. A job that was preempted or lost a node is queued again, and goes on at its newest checkpoint.
+# SIGTERM. A job that came to its limit, was preempted or lost a node is queued again, and goes on at its newest
+# checkpoint; scancel ends it.
 # SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: NODES, GPUS (on each), PADIR (the command; default padir), and sbatch's own, such as SBATCH_PARTITION.
 
@@ -11,10 +12,12 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 needs NODES GPUS
 
-# Each task sees all GPUs of its node and JAX gives it the one of its number: so no --gpus-per-task.
+# Each task sees all GPUs of its node and JAX gives it the one of its number: so no --gpus-per-task. Tasks that were told
+# to stop end one after the other, with status 75: the first must not have the others killed.
+run=(srun --kill-on-bad-exit=0 --wait=120 "${command[@]}")
 submit=(sbatch --job-name=padir "--nodes=$NODES" "--ntasks-per-node=$GPUS" "--gpus-per-node=$GPUS"
   --requeue --open-mode=append --signal=TERM@120
-  "--wrap=srun --kill-on-bad-exit=1 $(quoted "${command[@]}")")
+  "--wrap=$(quoted "${run[@]}"); status=\$?; [ \$status -ne 75 ] || scontrol requeue \$SLURM_JOB_ID; exit \$status")
 
 if [[ $dry_run ]]; then
   quoted "${submit[@]}"

@@ -139,30 +139,85 @@ def test_batch_inference_is_launched_likewise(name, launch):
 def test_tpu_vm_runs_padir_on_all_hosts_at_once(launch, recorded):
     launch("tpu_vm.sh", *WORDS, "--", *ARGUMENTS, **PLATFORMS["tpu_vm.sh"])
     *ssh, command = recorded()["arguments"]
-    assert ssh == [
-        "compute",
-        "tpus",
-        "tpu-vm",
-        "ssh",
-        "slice",
-        "--zone=us-central2-b",
-        "--worker=all",
-        "--batch-size=all",
-    ]
-    assert shlex.split(command.removeprefix("--command=")) == PADIR
+    # `tpu-vm ssh` has no --batch-size, and goes to all hosts at once.
+    assert ssh == ["compute", "tpus", "tpu-vm", "ssh", "slice", "--zone=us-central2-b", "--worker=all"]
+    locked = ["flock", "--nonblock", "--verbose", "/tmp/padir.lock"]
+    assert shlex.split(command.removeprefix("--command=")) == [*locked, *PADIR]
     launch("tpu_vm.sh", *WORDS, QUEUED_RESOURCE="two-slices", ZONE="z", PADIR="venv/bin/padir")
     *ssh, command = recorded()["arguments"]
-    assert ssh[2:6] == ["queued-resources", "ssh", "two-slices", "--node=all"]
-    assert shlex.split(command.removeprefix("--command=")) == ["venv/bin/padir", *PADIR[1:4]]
+    assert ssh[2:7] == ["queued-resources", "ssh", "two-slices", "--node=all", "--batch-size=all"]
+    assert shlex.split(command.removeprefix("--command=")) == [*locked, "venv/bin/padir", *PADIR[1:4]]
 
 
-def test_slurm_gives_every_gpu_a_process(launch, recorded):
+def test_tpu_vm_stops_what_holds_the_lock(launch, recorded):
+    assert launch("tpu_vm.sh", "--stop", **PLATFORMS["tpu_vm.sh"]).returncode == 0
+    assert recorded()["arguments"][-2:] == ["--worker=all", "--command=fuser --kill -TERM /tmp/padir.lock"]
+    both = launch("tpu_vm.sh", "--stop", *WORDS, **PLATFORMS["tpu_vm.sh"])
+    assert both.returncode == 2 and "--stop takes nothing else" in both.stderr
+    other = launch("slurm.sh", "--stop", **PLATFORMS["slurm.sh"])
+    assert other.returncode == 2 and "this launcher has no --stop" in other.stderr
+
+
+def wait_for(condition):
+    """Returns when `condition` holds; fails if it does not within a minute."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{condition} did not come to hold")
+
+
+def test_a_host_at_work_takes_no_second_job(launch, recorded, tmp_path):
+    """What the hosts are told, told to this one: a job that outlives its connection keeps the lock."""
+    for tool in ("flock", "fuser"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}")
+    padir = tmp_path / "padir"
+    caught = f"trap 'echo saved > {tmp_path}/saved; exit 75' TERM"
+    padir.write_text(f"#!/bin/sh\n{caught}\ntouch {tmp_path}/up\nwhile :; do sleep 0.1; done\n")
+    padir.chmod(0o755)
+
+    def remote(*arguments):
+        launch("tpu_vm.sh", *arguments, PADIR=str(padir), **PLATFORMS["tpu_vm.sh"])
+        command = recorded()["arguments"][-1].removeprefix("--command=")
+        return command.replace("/tmp/padir.lock", str(tmp_path / "lock"))
+
+    first = subprocess.Popen(remote(*WORDS), shell=True, executable="/bin/sh", start_new_session=True)
+    try:
+        wait_for((tmp_path / "up").exists)
+        second = subprocess.run(remote(*WORDS), shell=True, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1 and "failed to get lock" in second.stderr
+        subprocess.run(remote("--stop"), shell=True, check=True, capture_output=True, timeout=60)
+        wait_for((tmp_path / "saved").exists)
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+
+
+@pytest.mark.parametrize("status, requeued", [(75, True), (0, False), (1, False), (143, False)])
+def test_slurm_gives_every_gpu_a_process_and_goes_on_after_its_limit(status, requeued, launch, recorded, tmp_path):
     launch("slurm.sh", *WORDS, "--", *ARGUMENTS, **PLATFORMS["slurm.sh"])
     *options, script = recorded()["arguments"]
     assert {"--nodes=4", "--ntasks-per-node=8", "--gpus-per-node=8", "--requeue", "--signal=TERM@120"} <= set(options)
     # JAX picks a task's GPU by its number on the node, so a task must see them all.
     assert not [option for option in options if "per-task" in option]
-    assert shlex.split(script.removeprefix("--wrap=")) == ["srun", "--kill-on-bad-exit=1", *PADIR]
+    for name, ends in (("srun", f"exit {status}"), ("scontrol", ":")):
+        tool = tmp_path / "tools" / name
+        tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/{name}\n{ends}\n')
+        tool.chmod(0o755)
+    environment = {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
+    done = subprocess.run(["/bin/sh", "-c", script.removeprefix("--wrap=")], env=environment, timeout=60)
+    assert done.returncode == status
+    assert (tmp_path / "srun").read_text().splitlines() == ["--kill-on-bad-exit=0", "--wait=120", *PADIR]
+    assert (tmp_path / "scontrol").exists() == requeued
+    if requeued:
+        assert (tmp_path / "scontrol").read_text().split() == ["requeue", "42"]
+
+
+def test_a_name_beyond_ascii_keeps_its_letters_in_any_shell(launch, recorded):
+    launch("slurm.sh", "mine.gin", "/runs/für\talle", LC_ALL="C", **PLATFORMS["slurm.sh"])
+    script = recorded()["arguments"][-1].removeprefix("--wrap=")
+    assert "'--run_dir=/runs/für\talle'" in script
 
 
 def test_jobset(launch):
@@ -172,6 +227,12 @@ def test_jobset(launch):
     (slices,) = jobset["spec"]["replicatedJobs"]
     job = slices["template"]["spec"]
     assert (slices["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (2, 4, 4, 0)
+    # What padir refuses, with status 2, would be refused a hundred times.
+    assert jobset["spec"]["failurePolicy"]["rules"] == [
+        {"name": "refused", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    ]
+    codes = {"containerName": "padir", "operator": "In", "values": [2]}
+    assert job["podFailurePolicy"] == {"rules": [{"action": "FailJob", "onExitCodes": codes}]}
     pod = job["template"]["spec"]
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
