@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
+from padir.distributed import first_process
 from padir.errors import PadirError
+from padir.run_directory import write_text
 from padir.sharding import replicated
 from padir.train_state import TrainState
 from padir.types import PyTree
@@ -22,6 +28,8 @@ from padir.types import PyTree
 FOLDER = "checkpoints"
 # Parts of a checkpoint, and what another one of them would have been saved by.
 _ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
+# Where Orbax keeps what a checkpoint was saved with besides.
+_LOSS_FILE = Path("metrics", "metrics")
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
@@ -72,6 +80,8 @@ class Checkpointer:
         if read_only and not self._folder.is_dir():
             raise PadirError(f"{self._folder}: no such folder; is {run_dir} a run directory of `padir train`?")
         logging.getLogger("absl").addFilter(_is_worth_saying)
+        if not read_only:
+            first_process(_tidy)(self._folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=None if read_only else _kept(keep, keep_best),
             best_fn=_loss if keep_best else None,
@@ -98,7 +108,7 @@ class Checkpointer:
         """Restores the newest state that is whole; None if none was saved.
 
         Damaged checkpoints that are newer are named and set aside, as `damaged_<step>`, so that the run can write them
-        anew. Of several processes that might not all see the same damage: there the newest must be whole.
+        anew. Of several processes the first reads all of a checkpoint alone, before they restore it together.
 
         Args:
           like: a state of the same shapes and shardings (its values are not read).
@@ -106,13 +116,26 @@ class Checkpointer:
         Raises:
           PadirError: no checkpoint is whole; or the newest is of another model or optimizer.
         """
-        steps = self.steps()[::-1]
-        alone, damaged = jax.process_count() == 1, {}
-        for step in steps:
+        if jax.process_count() == 1:
+            return self._newest_whole(lambda step: self.restore(like, step))
+
+        # Together, one that found damage would stop while the others wait for it.
+        @first_process
+        def check_checkpoints() -> None:
+            self._newest_whole(lambda step: _read_here(self._folder / str(step), _items(like, self.has_ema(step))))
+
+        check_checkpoints()
+        self._manager.reload()
+        return self.restore(like) if self.steps() else None
+
+    def _newest_whole(self, read: Callable[[int], TrainState | None]) -> TrainState | None:
+        """What `read` returns for the newest step that it can read; those that it cannot are set aside."""
+        damaged: dict[int, DamagedCheckpointError] = {}
+        for step in (steps := self.steps()[::-1]):
             try:
-                restored = self.restore(like, step)
+                restored = read(step)
             except DamagedCheckpointError as error:
-                if not alone or step == steps[-1]:
+                if step == steps[-1]:
                     raise
                 damaged[step] = error
                 continue
@@ -141,11 +164,20 @@ class Checkpointer:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        items = {"params": state.params, "progress": {"step": state.step, "opt_state": state.opt_state}}
-        if state.ema is not None:
-            items["ema"] = state.ema
-        saved = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
+        saved = {name: ocp.args.StandardSave(tree) for name, tree in _items(state, ema=True).items()}
         self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
+
+    def add_loss(self, loss: float) -> None:
+        """Gives the newest checkpoint, which was saved without one, its loss; for choosing the best."""
+
+        @first_process
+        def write_loss() -> None:
+            folder = self._folder / str(self.latest_step()) / _LOSS_FILE.parent
+            folder.mkdir(exist_ok=True)
+            write_text(folder / _LOSS_FILE.name, json.dumps({"loss": loss}))
+
+        write_loss()
+        self._manager.reload()
 
     def restore(self, like: TrainState, step: int | None = None) -> TrainState:
         """Restores a whole state.
@@ -159,11 +191,8 @@ class Checkpointer:
         Raises:
           PadirError: there is no such checkpoint, or it is of another model.
         """
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        items = {"params": abstract.params, "progress": {"step": abstract.step, "opt_state": abstract.opt_state}}
-        if like.ema is not None and self.has_ema(step):
-            items["ema"] = abstract.ema
-        restored = self._restore(step, items)
+        items = _items(like, self.has_ema(step))
+        restored = self._restore(step, jax.tree.map(ocp.utils.to_shape_dtype_struct, items))
         ema = None
         if like.ema is not None:
             ema = restored["ema"] if "ema" in items else jax.tree.map(jnp.copy, restored["params"])
@@ -190,18 +219,13 @@ class Checkpointer:
             found = f"no checkpoint of step {step}; steps there: {have}" if have else "no checkpoint was saved yet"
             raise PadirError(f"{self._folder}: {found}")
         folder = self._folder / str(step)
-        try:
+        with _naming_damage(folder):
             # Before anything is read: Orbax would read every other array first, or leave half of them behind.
             saved = self._manager.item_metadata(step)
             for name, tree in items.items():
                 _check_shapes(folder, saved[name], tree, _ITEMS[name])
             wanted = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
             return self._manager.restore(step, args=ocp.args.Composite(**wanted))
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            if isinstance(error, PadirError):
-                raise
-            reason = str(error).strip().splitlines()[0][:300]
-            raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
 
     def close(self) -> None:
         """Waits for saves under way and frees the manager's threads."""
@@ -213,6 +237,53 @@ class Checkpointer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _items(state: TrainState, ema: bool) -> dict[str, PyTree]:
+    """The parts that a state is saved in; `ema` says whether its average is one of them, if it has one."""
+    items = {"params": state.params, "progress": {"step": state.step, "opt_state": state.opt_state}}
+    return items if state.ema is None or not ema else {**items, "ema": state.ema}
+
+
+def _read_here(folder: Path, items: dict[str, PyTree]) -> None:
+    """Reads all numbers of a checkpoint into this process alone, part by part, and drops them; raises on damage."""
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read_here"
+    )
+    with _naming_damage(folder):
+        for name, tree in items.items():
+            handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+            _check_shapes(folder, handler.metadata(folder / name), tree, _ITEMS[name])
+            arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
+            handler.restore(folder / name, args=ocp.args.StandardRestore(arrays))
+
+
+@contextlib.contextmanager
+def _naming_damage(folder: Path) -> Iterator[None]:
+    """What a checkpoint that cannot be read is said to be."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+        if isinstance(error, PadirError):
+            raise
+        reason = str(error).strip().splitlines()[0][:300]
+        raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
+    except OSError as error:
+        # Of the storage, not of the checkpoint: older ones will do no better.
+        raise PadirError(f"{folder}: cannot be read ({error})") from error
+
+
+def _tidy(folder: Path) -> None:
+    """Names and removes what saves that were killed have left, and losses that cannot be read; Orbax reads them all."""
+    for path in sorted(folder.glob("*.orbax-checkpoint-tmp*")):
+        print(f"{path}: half-written, by a save that was killed; removed", file=sys.stderr)
+        shutil.rmtree(path)
+    for path in sorted(folder.glob(f"*/{_LOSS_FILE}")):
+        try:
+            json.loads(path.read_bytes())["loss"] + 0.0
+        except (ValueError, KeyError, TypeError):
+            print(f"{path}: damaged; removed, its checkpoint is not among the best", file=sys.stderr)
+            shutil.rmtree(path.parent)
 
 
 def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree, what: str) -> None:

@@ -123,6 +123,11 @@ def wait_for_all() -> None:
         multihost.get_barrier_sync_fn()(key=f"padir_{next(_barriers)}", timeout_ms=_LONGEST_WAIT_MS)
 
 
+def first_decides(answer: bool) -> bool:
+    """The first process's answer, in all; each must ask, in the same order."""
+    return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer))) if jax.process_count() > 1 else answer
+
+
 def first_process(function: Callable[..., None]) -> Callable[..., None]:
     """Makes a function that the first process runs, while the others wait for it and stop if it fails.
 

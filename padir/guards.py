@@ -13,11 +13,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
-from padir.distributed import is_first
+from padir.distributed import first_decides, is_first
 from padir.errors import PadirError
-from padir.intervals import COMPILE, COMPUTE, DATA, EVALUATE, HOST, SAVE, Activity, NonFiniteError
+from padir.intervals import COMPILE, COMPUTE, DATA, EVALUATE, HOST, SAVE, START, Activity, NonFiniteError
 from padir.run_directory import write_text
 from padir.train_state import TrainState
 
@@ -25,6 +24,7 @@ from padir.train_state import TrainState
 _EXAMPLES_NAMED = 8
 # How the watchdog says what the loop does.
 _DOING = {
+    START: "is starting: it waits for the storage of the run directory, or for another process of the job",
     DATA: "waits for the next batch: reading the prepared set has stalled; is its storage reachable?",
     COMPUTE: "waits for the devices: one of them, or another process of the job, has stalled",
     COMPILE: "waits for XLA to compile",
@@ -40,8 +40,7 @@ class Guards:
 
     Attributes:
       skip_non_finite: leave parameters and optimizer as they are where the loss or the gradient of an update is not
-        finite, and count it in the metric `skipped`; without it, and where no update of an interval is left, training
-        stops.
+        finite, and count it in the metric `skipped`; without it, and where a hundred in a row were, training stops.
       stall_seconds: say so on standard error, in every process that it befalls, when the loop has done one thing
         (waited for a batch, for the devices, for a checkpoint, …) for so long, and again each time that has doubled.
     """
@@ -103,8 +102,7 @@ class SaveClock:
         """Whether it is time; every process must ask, after the same step: the first one's clock decides."""
         if not self._seconds:
             return False
-        late = self._clock() - self._began >= self._seconds
-        return bool(multihost_utils.broadcast_one_to_all(np.bool_(late))) if jax.process_count() > 1 else late
+        return first_decides(self._clock() - self._began >= self._seconds)
 
 
 @jax.jit

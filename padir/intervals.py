@@ -18,7 +18,11 @@ from padir.train_state import TrainState
 from padir.train_step import MODEL_FEATURES
 
 # What the loop may be doing.
-HOST, DATA, COMPUTE, COMPILE, EVALUATE, SAVE = "host", "data", "compute", "compile", "evaluate", "save"
+START, HOST, DATA, COMPUTE = "start", "host", "data", "compute"
+COMPILE, EVALUATE, SAVE = "compile", "evaluate", "save"
+
+# So many updates in a row that were skipped end training.
+MOST_SKIPPED = 100
 
 
 class NonFiniteError(PadirError):
@@ -51,11 +55,12 @@ class Activity:
     @contextlib.contextmanager
     def doing(self, name: str) -> Iterator[None]:
         """Notes that what is done inside is `name`."""
+        before = self.name
         self._turn_to(name)
         try:
             yield
         finally:
-            self._turn_to(HOST)
+            self._turn_to(before)
 
     def _turn_to(self, name: str) -> None:
         now = self.clock()
@@ -112,6 +117,7 @@ class MetricWindow:
 
     def __init__(self, activity: Activity, devices: Devices):
         self._activity, self._devices = activity, devices
+        self._skipped_in_a_row = 0
         self.start()
 
     def start(self) -> None:
@@ -143,18 +149,21 @@ class MetricWindow:
           (not pad, source and target), also `_per_device`; seconds of an update, all in all `step_seconds`, and of
           these `data_seconds` waiting for batches, `compute_seconds` waiting for the devices, `host_seconds` neither;
           `compile_seconds` in all; `mfu`, operations of the model (padding included) a second over the devices' peak,
-          if that is known; `host_memory_mb` of this process now; `skipped` updates in all, where they may be.
+          if that is known; `host_memory_mb` of this process now; `skipped` updates in all, where they may be. Where
+          all were, there is no mean.
 
         Raises:
-          NonFiniteError: a loss or a gradient is not finite, and its update was not skipped; or all were skipped.
+          NonFiniteError: a loss or a gradient is not finite, and its update was not skipped; or `MOST_SKIPPED` in a
+            row were, of this interval and those before.
         """
         activity = self._activity
         with activity.doing(COMPUTE):
             rows = jax.device_get(self._metrics)
         seconds = activity.clock() - self._begin - activity.seconds[COMPILE]
         first = activity.step - len(rows) + 1
-        used = _used(rows, first)
-        result = {f"train/{name}": float(np.mean([row[name] for row in used])) for name in rows[0] if name != "tokens"}
+        used = self._used(rows, first)
+        names = [name for name in rows[0] if used and name != "tokens"]
+        result = {f"train/{name}": float(np.mean([row[name] for row in used])) for name in names}
         if "skipped" in rows[0]:
             result["train/skipped"] = float(sum(row["skipped"] for row in rows))
         tokens = float(sum(int(row["tokens"]) for row in rows))
@@ -172,18 +181,20 @@ class MetricWindow:
             result["train/mfu"] = self._flops / seconds / (self._devices.count * self._devices.peak_flops)
         return result
 
-
-def _used(rows: list[dict], first: int) -> list[dict]:
-    """The metrics of those updates, numbered from `first`, that were not skipped; raises as `finish` says."""
-    used = []
-    for step, row in enumerate(rows, start=first):
-        if row.get("skipped", 0.0):
-            continue
-        if not np.isfinite(row["loss"] + row["gradient_norm"]):
-            what = f"the training loss is {row['loss']}, the gradient norm {row['gradient_norm']}"
-            raise NonFiniteError(step, what)
-        used.append(row)
-    if not used:
-        last = first + len(rows) - 1
-        raise NonFiniteError(first, f"no update from here to step {last} had a finite loss and gradient")
-    return used
+    def _used(self, rows: list[dict], first: int) -> list[dict]:
+        """The metrics of those updates, numbered from `first`, that were not skipped; raises as `finish` says."""
+        used = []
+        for step, row in enumerate(rows, start=first):
+            if row.get("skipped", 0.0):
+                self._skipped_in_a_row += 1
+                if self._skipped_in_a_row == MOST_SKIPPED:
+                    raise NonFiniteError(
+                        step, f"none of the last {MOST_SKIPPED} updates had a finite loss and gradient"
+                    )
+                continue
+            self._skipped_in_a_row = 0
+            if not np.isfinite(row["loss"] + row["gradient_norm"]):
+                what = f"the training loss is {row['loss']}, the gradient norm {row['gradient_norm']}"
+                raise NonFiniteError(step, what)
+            used.append(row)
+        return used

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import Mesh
 
 from padir import host_memory, sharding
 from padir import remat as rematerialisation
 from padir.checkpoints import Checkpointer
 from padir.checks import whole
-from padir.data.batching import Buckets, rows_of_step, train_batches
+from padir.data.batching import Buckets
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, difference
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.describe_training import describe_training, num_pieces
-from padir.device_peaks import peak_flops
 from padir.distributed import first_process, is_first, say
-from padir.errors import PadirError, Preempted
-from padir.guards import Guards, SaveClock, Watchdog, check_state, explained
-from padir.intervals import (
-    EVALUATE,
-    SAVE,
-    Activity,
-    CompiledSteps,
-    Devices,
-    MetricWindow,
-    NonFiniteError,
-)
+from padir.errors import PadirError
+from padir.guards import Guards, Watchdog
+from padir.intervals import SAVE, START, Activity
 from padir.metrics.writers import MetricWriter
 from padir.models import Model
 from padir.optimizers import OptimizerConfig
 from padir.preemption import Preemption
-from padir.progress import progress
 from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, save_data, save_model
 from padir.sharding import Layout
 from padir.train_state import TrainState, create_train_state
-from padir.train_step import make_train_step, model_features
+from padir.train_step import make_train_step
+from padir.training_loop import Cadence, Loop, Run, devices_of
 from padir.types import TokenIds
-from padir.validation import Evaluator
 from padir.warm_start import start_from
 
 ModelFactory = Callable[[TokenIds], Model]
@@ -57,34 +45,6 @@ MAY_CHANGE = {
     "accumulate": "dropout is drawn anew",
     "skip_non_finite": "what is done about an update that is not finite",
 }
-
-
-@dataclass(frozen=True)
-class Cadence:
-    """How often things happen, in steps; 0 never (a run always ends with a checkpoint).
-
-    Attributes:
-      log: training metrics are averaged and written.
-      evaluate: the validation split is evaluated; unless never, also at the end.
-      checkpoint: the state is saved.
-      checkpoint_minutes: it is also saved when metrics are next written after so many minutes without; 0 never.
-      keep: how many checkpoints stay, the newest.
-      keep_best: how many stay besides, those with the lowest loss in evaluation; unless 0, the state is also saved
-        whenever it is evaluated.
-    """
-
-    log: int = 100
-    evaluate: int = 1000
-    checkpoint: int = 1000
-    checkpoint_minutes: float = 0.0
-    keep: int = 3
-    keep_best: int = 0
-
-    def __post_init__(self):
-        if self.checkpoint_minutes and not self.log:
-            raise PadirError("Cadence.checkpoint_minutes: looked at when Cadence.log is due, which must not be 0")
-        if self.keep_best and not self.evaluate:
-            raise PadirError("Cadence.keep_best: the best are known by evaluation; Cadence.evaluate must not be 0")
 
 
 def train(
@@ -162,7 +122,7 @@ def train(
     data = _open_or_prepare(data_dir, task, settings)
     built = model(TokenIds(data.vocabulary().num_pieces))
     splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
-    run = _Run(
+    run = Run(
         run_dir,
         built,
         data,
@@ -180,165 +140,64 @@ def train(
     return _train(run, cadence, initialize_from, peak_teraflops)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What a run is made of, settled before its first step; arguments of `train`."""
-
-    run_dir: str
-    model: Model
-    data: PreparedSet
-    splits: tuple[str, str]
-    buckets: Buckets
-    batch_size: int
-    accumulate: int
-    num_steps: int
-    optimizer: OptimizerConfig
-    seed: int
-    layout: Layout
-    remat: str
-    guards: Guards
-
-    def settings(self) -> dict[str, Any]:
-        """What decides the parameters besides the model, for train.json."""
-        examples = self.data.split(self.splits[0])
-        return {
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "accumulate": self.accumulate,
-            "buckets": self.buckets.boundaries,
-            # The schedule of batches is a function of this table; other texts hardly have all the same lengths.
-            "data": {
-                "split": self.splits[0],
-                "num_examples": len(examples),
-                "lengths_sha256": hashlib.sha256(examples.lengths.tobytes()).hexdigest(),
-            },
-            "num_steps": self.num_steps,
-            "optimizer": dataclasses.asdict(self.optimizer),
-            "skip_non_finite": self.guards.skip_non_finite,
-        }
-
-
-def _train(run: _Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
+def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
     """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
     mesh, rules, ema_decay = sharding.make_mesh(layout=run.layout), run.layout.rules, run.optimizer.ema_decay
     if mesh.devices.flat[0].platform == "cpu":
         host_memory.keep_freed()
-    vocabulary = run.data.vocabulary()
-    updates = run.optimizer.build(run.num_steps)
-    save_model(run.run_dir, run.model, vocabulary)
-    check_shared(run.run_dir)
-    state = create_train_state(run.model, updates, run.seed, mesh, rules, ema=ema_decay is not None)
-    with Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best) as checkpointer:
-        restored = checkpointer.restore_newest(state)
-        start_step = None if restored is None else int(restored.step)
-        finished = restored is not None and start_step >= run.num_steps
-        check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
-        save_data(run.run_dir, run.data.manifest)
-        if restored is not None:
-            state = restored
-            verb = "finished before," if finished else "resuming"
-            say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
-        elif initialize_from is not None:
-            begun = start_from(state.params, initialize_from, vocabulary, mesh, network=run.model.network)
-            state = state.replace(params=begun, ema=state.ema and jax.tree.map(jnp.copy, begun))
-        if finished:
+    updates, activity = run.optimizer.build(run.num_steps), Activity()
+    # Told to stop while the last save is being written, the process must still wait for it.
+    watched = Watchdog(activity, run.guards.stall_seconds)
+    with Preemption() as preemption, watched, _checkpointer(run, cadence, activity) as checkpointer:
+        with activity.doing(START):
+            state, start_step = _begin(run, updates, mesh, checkpointer, initialize_from)
+        if start_step is not None and start_step >= run.num_steps:
             return state
         schedule = run.optimizer.schedule(run.num_steps)
         options = {"rules": rules, "remat": run.remat, "ema_decay": ema_decay}
         options |= {"skip_non_finite": run.guards.skip_non_finite}
         step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **options)
-        devices = _devices(run.model, mesh, peak_teraflops)
+        devices = devices_of(run.model, mesh, peak_teraflops)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
-            try:
-                return _loop(run, cadence, mesh, state, step_fn, checkpointer, writer, devices)
-            except NonFiniteError as error:
-                raise _explained(error, run, checkpointer) from None
+            loop = Loop(run, cadence, mesh, checkpointer, writer, activity, preemption)
+            return loop(state, step_fn, devices)
 
 
-def _loop(run: _Run, cadence, mesh, state, step_fn, checkpointer, writer, devices) -> TrainState:
-    """Update, log, evaluate, save; in that order, until the last step."""
-    train_split, eval_split = run.splits
-    evaluator = None
-    if cadence.evaluate:
-        rules = run.layout.rules
-        evaluator = Evaluator(run.model, run.data, eval_split, run.buckets, run.batch_size, mesh, rules)
-    step = int(state.step)
-    share, shares = sharding.row_share(mesh)
-    batches = train_batches(
-        run.data.split(train_split),
-        buckets=run.buckets,
-        batch_size=run.batch_size,
-        seed=run.seed,
-        start_step=step,
-        num_steps=run.num_steps - step,
-        process_index=share,
-        process_count=shares,
+@contextlib.contextmanager
+def _checkpointer(run: Run, cadence: Cadence, activity: Activity) -> Iterator[Checkpointer]:
+    """The run's checkpoints, its directory made if need be; leaving waits for the last save."""
+    with activity.doing(START):
+        save_model(run.run_dir, run.model, run.data.vocabulary())
+        check_shared(run.run_dir)
+        checkpointer = Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best)
+    try:
+        yield checkpointer
+    finally:
+        with activity.doing(SAVE):
+            checkpointer.close()
+
+
+def _begin(
+    run: Run, updates: optax.GradientTransformation, mesh: Mesh, checkpointer: Checkpointer, initialize_from: str | None
+) -> tuple[TrainState, int | None]:
+    """The state to go on from, and the step of its checkpoint; None where the run is new."""
+    state = create_train_state(
+        run.model, updates, run.seed, mesh, run.layout.rules, ema=run.optimizer.ema_decay is not None
     )
-    activity, clock = Activity(step), SaveClock(cadence.checkpoint_minutes)
-    steps, window = CompiledSteps(step_fn, activity), MetricWindow(activity, devices)
-    bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
-    with bar, Preemption() as preemption, Watchdog(activity, run.guards.stall_seconds):
-        for batch in activity.each(batches):
-            features = sharding.place_batch(model_features(batch), mesh)
-            state, metrics = steps(state, features)
-            step += 1
-            window.add(metrics, features)
-            bar.update(1)
-            log, evaluate, checkpoint = (
-                step == run.num_steps or _due(step, every)
-                for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
-            )
-            evaluate = evaluate and evaluator is not None
-            checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
-            if preemption.after_step() and step < run.num_steps:
-                # First what the steps since the last interval came to: it says whether they are worth saving.
-                writer.write(step, window.finish())
-                _save(state, None, checkpointer, activity)
-                raise Preempted(f"{run.run_dir}: told to stop; saved at step {step} of {run.num_steps}")
-            # An interval ends whenever the loop is about to do something else, so that is never timed as training.
-            if log or evaluate or checkpoint:
-                written = window.finish()
-                bar.set_postfix(loss=f"{written['train/loss']:.3f}")
-                if evaluate:
-                    with activity.doing(EVALUATE):
-                        written |= evaluator(state.params)
-                writer.write(step, written)
-                if checkpoint:
-                    loss = written.get(f"{eval_split}/loss") if cadence.keep_best else None
-                    _save(state, loss, checkpointer, activity)
-                    clock.restart()
-                window.start()
-    say(f"trained to step {step}: {_summary(written)}")
-    if cadence.keep_best:
-        say(f"best checkpoint: step {checkpointer.best_step()}")
-    return state
-
-
-def _save(state: TrainState, loss: float | None, checkpointer: Checkpointer, activity: Activity) -> None:
-    """Saves a state that is worth it; raises NonFiniteError for another."""
-    with activity.doing(SAVE):
-        check_state(state)
-        checkpointer.save(state, loss)
-
-
-def _devices(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:
-    """The devices of the mesh and their peak, as given or as known."""
-    known = peak_flops(mesh.devices.flat[0].device_kind)
-    return Devices(mesh.size, known if peak_teraflops is None else 1e12 * peak_teraflops, model.training_flops)
-
-
-def _explained(error: NonFiniteError, run: _Run, checkpointer: Checkpointer) -> PadirError:
-    """What the user is told: which batch it was, and what can be gone back to."""
-    split = run.data.split(run.splits[0])
-    order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
-    rows = rows_of_step(split, **order, step=error.step - 1)
-    last = checkpointer.latest_step()
-    return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
-
-
-def _summary(written: dict[str, float]) -> str:
-    """The last line of a run: losses of the final interval and of the final evaluation."""
-    return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
+    restored = checkpointer.restore_newest(state)
+    start_step = None if restored is None else int(restored.step)
+    finished = restored is not None and start_step >= run.num_steps
+    check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
+    save_data(run.run_dir, run.data.manifest)
+    if restored is not None:
+        verb = "finished before," if finished else "resuming"
+        say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
+        return restored, start_step
+    if initialize_from is not None:
+        vocabulary = run.data.vocabulary()
+        begun = start_from(state.params, initialize_from, vocabulary, mesh, network=run.model.network)
+        state = state.replace(params=begun, ema=state.ema and jax.tree.map(jnp.copy, begun))
+    return state, None
 
 
 def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None) -> PreparedSet:
@@ -357,10 +216,6 @@ def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSe
     if found := difference(data.manifest, task, settings):
         raise PadirError(f"{data_dir}: {found}; choose another data_dir, or delete this one")
     return data
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
 
 
 def _buckets(lengths: Sequence[int], model: Model) -> Buckets:

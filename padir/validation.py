@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 from jax.sharding import Mesh
 
@@ -34,11 +36,15 @@ class Evaluator:
         self._name = split
         self._step = make_eval_step(model, mesh, rules)
 
-    def __call__(self, params: PyTree) -> dict[str, float]:
+    def __call__(self, params: PyTree, stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Metrics of the split, named `<split>/<metric>`.
 
         A metric of tokens is averaged over the split's target tokens, one of lengths over its sentences, so the
         batch size makes no difference. `loss`, to which a PaDIR model adds both kinds, is averaged over tokens.
+
+        Args:
+          params: of the model.
+          stop: asked after every batch; True ends it without metrics, and None is returned.
         """
         totals: dict[str, float] = {}
         rows = tokens = 0
@@ -60,6 +66,8 @@ class Evaluator:
             for name, value in metrics.items():
                 weight = batch_rows if name in ROW_METRICS else int(batch_tokens)
                 totals[name] = totals.get(name, 0.0) + float(value) * weight
+            if stop():
+                return None
         return {
             f"{self._name}/{name}": total / (rows if name in ROW_METRICS else tokens) for name, total in totals.items()
         }

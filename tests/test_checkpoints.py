@@ -109,15 +109,19 @@ def test_a_reader_needs_a_run(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_kill_left_half_written_is_ignored_and_overwritten(tmp_path, mesh):
+def test_what_a_kill_left_half_written_is_named_and_removed(tmp_path, mesh, capfd):
     """A save writes into `<step>.orbax-checkpoint-tmp…` and renames it last."""
     save(tmp_path, mesh, 2)
     folder = tmp_path / "checkpoints"
     half = folder / "4.orbax-checkpoint-tmp"
     (half / "params").mkdir(parents=True)
     (half / "params" / "manifest.ocdbt").write_bytes(b"half")
-    with Checkpointer(tmp_path) as checkpointer:
+    with Checkpointer(tmp_path, read_only=True) as checkpointer:
         assert checkpointer.latest_step() == 2
+        assert half.is_dir()
+    with Checkpointer(tmp_path) as checkpointer:
+        assert f"{half}: half-written, by a save that was killed; removed" in capfd.readouterr().err
+        assert checkpointer.latest_step() == 2 and not half.exists()
         assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(2, mesh))
         checkpointer.save(state_of(4, mesh))
     with Checkpointer(tmp_path, read_only=True) as checkpointer:
@@ -140,6 +144,31 @@ def test_damage_is_named(tmp_path, mesh, damaged):
         pytest.raises(PadirError, match=r"checkpoints/2: cannot be restored; it is damaged"),
     ):
         checkpointer.restore(state_of(0, mesh))
+
+
+def test_a_damaged_loss_costs_a_checkpoint_its_place_among_the_best(tmp_path, mesh, capfd):
+    with Checkpointer(tmp_path, keep_best=2) as checkpointer:
+        for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+            checkpointer.save(state_of(step, mesh), loss)
+    (path,) = (tmp_path / "checkpoints" / "2").glob("metrics/metrics")
+    path.write_text(path.read_text()[:5])
+    with Checkpointer(tmp_path, keep_best=2) as checkpointer:
+        assert checkpointer.best_step() == 3
+        assert_equal(checkpointer.restore(state_of(0, mesh), 2), state_of(2, mesh))
+    assert f"{path}: damaged; removed, its checkpoint is not among the best" in capfd.readouterr().err
+
+
+def test_a_storage_that_fails_damages_nothing(tmp_path, mesh, monkeypatch):
+    save(tmp_path, mesh, 2, 4)
+
+    def fail(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    with Checkpointer(tmp_path) as checkpointer:
+        monkeypatch.setattr(checkpointer._manager, "restore", fail)
+        with pytest.raises(PadirError, match="checkpoints/4: cannot be read .*Input/output error"):
+            checkpointer.restore_newest(state_of(0, mesh))
+    assert (tmp_path / "checkpoints" / "4").is_dir()
 
 
 class TestTheNewestWhole:
@@ -177,17 +206,6 @@ class TestTheNewestWhole:
         for _ in range(2):
             with Checkpointer(tmp_path) as checkpointer, pytest.raises(PadirError, match="2: cannot be restored; it"):
                 checkpointer.restore_newest(state_of(0, mesh))
-        assert (tmp_path / "checkpoints" / "4").is_dir()
-
-    def test_of_several_processes_none_moves_anything(self, tmp_path, mesh, monkeypatch):
-        for step in (2, 4):
-            save(tmp_path, mesh, step)
-        self.damage(tmp_path, 4)
-        with Checkpointer(tmp_path) as checkpointer:
-            monkeypatch.setattr(jax, "process_count", lambda: 2)
-            with pytest.raises(PadirError, match="4: cannot be restored; it is damaged"):
-                checkpointer.restore_newest(state_of(0, mesh))
-            monkeypatch.undo()
         assert (tmp_path / "checkpoints" / "4").is_dir()
 
     def test_one_of_another_model_is_refused_not_set_aside(self, tmp_path, mesh):

@@ -125,8 +125,23 @@ def test_means_leave_out_what_was_skipped(clock):
     clock.now += 1
     found = window.finish()
     assert (found["train/loss"], found["train/skipped"], found["train/tokens_per_second"]) == (2.0, 1.0, 30.0)
-    window.start()
+
+
+def test_training_ends_when_a_hundred_in_a_row_were_skipped_however_long_an_interval_is(clock):
+    window = MetricWindow(Activity(0, clock), Devices(1, None, lambda *shape: 1))
+
+    def interval(*skipped):
+        for flag in skipped:
+            window.add(row(np.nan if flag else 2.0, skipped=jnp.float32(flag)), features(2, 3, 4))
+        clock.now += 1
+        found = window.finish()
+        window.start()
+        return found
+
     for _ in range(2):
-        window.add(row(np.nan, skipped=jnp.float32(1.0)), features(2, 3, 4))
-    with pytest.raises(NonFiniteError, match="step 4: no update from here to step 5 had a finite loss"):
-        window.finish()
+        alone = interval(1)
+        assert alone["train/skipped"] == 1.0 and "train/loss" not in alone
+    assert interval(0, *[1] * 98)["train/loss"] == 2.0
+    interval(1)
+    with pytest.raises(NonFiniteError, match="step 103: none of the last 100 updates had a finite loss and gradient"):
+        interval(1, 0)

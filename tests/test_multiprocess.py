@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import quick_compilation
 from padir import cli, sharding
 from padir.convert import open_model
 from padir.data.records import PreparedSet
+from padir.decoding.refinement import Refinement
 from padir.errors import PREEMPTED_STATUS
 from padir.metrics.writers import read_metrics
 
@@ -48,6 +50,13 @@ Cadence.checkpoint = 15
 
 # Everything split: parameters and optimizer state over 4 devices of both processes, layers over 2; and an average kept.
 SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.OptimizerConfig.ema_decay=0.9"]
+# By what the runs below are called.
+LAYOUTS = {
+    "2x4": [],
+    "2x4 fsdp": ["--gin.Layout.preset='fsdp'"],
+    "2x4 tensor": ["--gin.Layout.preset='tensor'", "--gin.Layout.model=2"],
+    "2x4 split": SPLIT,
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +99,9 @@ def launch(tiny, compilation_cache, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(launch, tiny, tmp_path_factory):
-    """Run directories by devices: 1, 2 and 8 of one process, '2x4' and, with a layer on 2 devices, '2x4 split'."""
+    """Run directories by devices: 1, 2 and 8 of one process, and 2 processes of 4 in every layout of `LAYOUTS`."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, arguments in {"2x4": [], "2x4 split": SPLIT}.items():
+    for name, arguments in LAYOUTS.items():
         done = launch(folder / name, *arguments)
         assert done.returncode == 0, done.stderr
         # Both processes train, one speaks.
@@ -106,7 +115,7 @@ def runs(launch, tiny, tmp_path_factory):
                 sharding, "make_mesh", lambda count=count, **options: make_mesh(jax.devices()[:count], **options)
             )
             assert cli.main(["train", *arguments]) == 0
-    return {devices: folder / devices for devices in ("1", "2", "8", "2x4", "2x4 split")}
+    return {devices: folder / devices for devices in ("1", "2", "8", *LAYOUTS)}
 
 
 def losses(run_dir, name="train/loss"):
@@ -120,8 +129,19 @@ def params(run_dir):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(opened.params)]
 
 
-@pytest.mark.parametrize("devices", ["2", "8", "2x4", "2x4 split"])
-def test_devices_and_processes_make_no_difference(devices, runs):
+def translations(run_dir, data):
+    """Tokens [16, L] of the best hypotheses for the first sentences of the test split, and their scores [16]."""
+    opened = open_model(run_dir, sharding.make_mesh())
+    test = PreparedSet.open(data).split("test")
+    source = np.zeros((16, 32), np.int32)
+    for row, example in zip(source, test.read(range(len(source))), strict=True):
+        row[: len(example.source_ids)] = example.source_ids
+    found = opened.model.decode(opened.params, source, jax.random.key(0), Refinement(num_steps=2))
+    return np.asarray(found.tokens[:, 0]), np.asarray(found.scores[:, 0])
+
+
+@pytest.mark.parametrize("devices", ["2", "8", *LAYOUTS])
+def test_devices_and_processes_make_no_difference(devices, runs, tiny):
     expected, found = losses(runs["1"]), losses(runs[devices])
     assert list(found) == list(range(1, 21)) and found[20] < found[1]
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
@@ -130,6 +150,28 @@ def test_devices_and_processes_make_no_difference(devices, runs):
     for leaf, other in zip(params(runs[devices]), params(runs["1"]), strict=True):
         # Updates of size 0.1 · RMS are divided by roots of averaged squares, some of which are next to nothing.
         np.testing.assert_allclose(leaf, other, rtol=1e-3, atol=1e-3)
+    (tokens, scores), (expected_tokens, expected_scores) = (
+        translations(runs[name], tiny.data) for name in (devices, "1")
+    )
+    assert len(np.unique(tokens, axis=0)) >= 3
+    np.testing.assert_array_equal(tokens, expected_tokens)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-3)
+
+
+def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, runs, tmp_path):
+    """Sharded over both processes; the arrays that the second of them would read are gone."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(runs["2x4 split"], run_dir)
+    damaged = list((run_dir / "checkpoints" / "20" / "params").glob("ocdbt.process_1/d/*"))
+    assert damaged
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:7])
+    done = launch(run_dir, *SPLIT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("checkpoints/20: cannot be restored; it is damaged") == 1
+    assert "it is set aside as damaged_20" in done.stderr and "resuming at step 15 of 20" in done.stderr
+    for leaf, other in zip(params(run_dir), params(runs["2x4 split"]), strict=True):
+        np.testing.assert_array_equal(leaf, other)
 
 
 def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):

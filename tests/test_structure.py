@@ -39,6 +39,7 @@ LAYERS = (
         "intervals",
         "guards",
         "validation",
+        "training_loop",
         "train",
         "evaluate",
         "evaluation_report",

@@ -2,25 +2,29 @@
 
 import dataclasses
 import gzip
+import itertools
 import json
 import math
 import re
+import time
 
 import jax
 import numpy as np
 import pytest
 
+from padir import training_loop
 from padir.checkpoints import Checkpointer
 from padir.data import synthetic
 from padir.data.batching import Buckets, rows_of_step
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
-from padir.errors import PadirError
+from padir.errors import PadirError, Preempted
 from padir.guards import Guards
 from padir.layers import rebucketed
 from padir.metrics.writers import read_metrics
 from padir.models import PadirModel
 from padir.optimizers import OptimizerConfig
+from padir.preemption import Preemption
 from padir.run_directory import load_model, save_model
 from padir.sharding import make_mesh
 from padir.train import Cadence
@@ -147,6 +151,100 @@ def test_a_run_told_to_stop_ends_as_if_it_never_had_been(tiny, run_python, tmp_p
     assert [step for step, _ in losses["told"]] == [2, 4, 5, 6, 8, 10, 12]
     both = np.mean([loss for step, loss in losses["told"] if step in (5, 6)])
     assert both == pytest.approx(dict(losses["straight"])[6], rel=1e-6)
+
+
+def test_a_second_signal_does_not_cut_the_last_save_short(tiny, run_python, tmp_path):
+    """As `local.sh` and Slurm send it, while the first one's checkpoint is still being written."""
+    told = run_python(
+        _TRAIN.format(data=str(tiny.data))
+        + "from padir.checkpoints import Checkpointer\n"
+        + "close = Checkpointer.close\n"
+        + "Checkpointer.close = lambda self: (os.kill(os.getpid(), signal.SIGTERM), close(self))\n"
+        + "MetricWindow.add = add_and_be_told\ntrain(sys.argv[1])",
+        tmp_path / "run",
+    )
+    assert "told to stop; saved at step 5 of 12" in told.stderr.decode() and told.returncode == 1
+    with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
+        assert checkpointer.steps() == [4, 5]
+
+
+class TestToldToStopWhereItEvaluates:
+    """The save comes first, the evaluation is made up for: the record and the best are those of a run left alone."""
+
+    @staticmethod
+    def train(tiny, run_dir):
+        tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=4, checkpoint=0, keep=9, keep_best=3))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def straight(cls, tiny, tmp_path_factory):
+        run_dir = tmp_path_factory.mktemp("straight") / "run"
+        cls.train(tiny, run_dir)
+        return run_dir
+
+    @pytest.mark.parametrize("asked", [8, 9, 11], ids=["at the step", "in evaluation", "a step later"])
+    def test_the_run_ends_as_if_left_alone(self, tiny, straight, tmp_path, monkeypatch, capfd, asked):
+        """`asked`: how often the loop asks until it is told, besides in the evaluation of step 4."""
+        run_dir, count = tmp_path / "run", itertools.count(1)
+        in_evaluation = len(PreparedSet.open(tiny.data).split("validation")) // 16
+        asked += in_evaluation
+        with monkeypatch.context() as patch, pytest.raises(Preempted, match="saved at step (8|9) of 12"):
+            patch.setattr(Preemption, "after_step", lambda self: next(count) == asked)
+            self.train(tiny, run_dir)
+        self.train(tiny, run_dir)
+        found, expected = (validation_losses(path) for path in (run_dir, straight))
+        assert list(expected) == [4, 8, 12]
+        assert found == expected
+        with Checkpointer(run_dir, keep_best=3) as one, Checkpointer(straight, keep_best=3) as other:
+            assert one.best_step() == other.best_step()
+        assert "best checkpoint: step" in capfd.readouterr().err
+
+    def test_told_again_while_it_makes_up_for_one(self, tiny, straight, tmp_path, monkeypatch):
+        run_dir = tmp_path / "run"
+        in_evaluation = len(PreparedSet.open(tiny.data).split("validation")) // 16
+        for asked, message in ((8 + in_evaluation, "saved at step 8 of 12"), (1, "still at step 8 of 12")):
+            with monkeypatch.context() as patch, pytest.raises(Preempted, match=message):
+                answers = itertools.chain(itertools.repeat(False, asked - 1), itertools.repeat(True))
+                patch.setattr(Preemption, "after_step", lambda self, answers=answers: next(answers))
+                self.train(tiny, run_dir)
+        self.train(tiny, run_dir)
+        assert validation_losses(run_dir) == validation_losses(straight)
+
+
+def validation_losses(run_dir):
+    lines = read_metrics(run_dir / "metrics" / "metrics.jsonl")
+    return {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
+
+
+def test_a_stall_is_reported_wherever_it_comes(tiny, tmp_path, monkeypatch, capfd):
+    """In starting, in reading, and in the last save."""
+    batches, close, restore = training_loop.train_batches, Checkpointer.close, Checkpointer.restore_newest
+
+    def slow(function):
+        def slowly(*arguments, **options):
+            time.sleep(1.0)
+            return function(*arguments, **options)
+
+        return slowly
+
+    def slow_batches(*arguments, **options):
+        for number, batch in enumerate(batches(*arguments, **options)):
+            time.sleep(1.0 if number == 1 else 0.0)
+            yield batch
+
+    monkeypatch.setattr(training_loop, "train_batches", slow_batches)
+    monkeypatch.setattr(Checkpointer, "close", slow(close))
+    monkeypatch.setattr(Checkpointer, "restore_newest", slow(restore))
+    tiny.train(tmp_path / "run", "ar", guards=Guards(stall_seconds=0.5))
+    said = capfd.readouterr().err
+    for after, what in ((0, "is starting"), (1, "waits for the next batch"), (12, "waits for a checkpoint")):
+        assert re.search(rf"process 0: after step {after}, for \d+ s by now, training {what}", said), said
+
+
+def test_what_an_epoch_leaves_out_is_said(tiny, tmp_path, capfd):
+    """524 examples in batches of 16."""
+    tiny.train(tmp_path / "run", "ar")
+    assert "train: each epoch leaves out 12 of 524 examples, others every time\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -335,10 +433,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
             assert checkpointer.latest_step() == last_good
 
 
-def test_updates_that_are_not_finite_can_be_skipped(tiny, tmp_path):
-    """Two of the first four are; of the next four all, which is the end of it."""
+def test_updates_that_are_not_finite_can_be_skipped(tiny, tmp_path, monkeypatch):
+    """Two of the first four are; of the next four all, and so on, which is the end of it at last."""
+    monkeypatch.setattr("padir.intervals.MOST_SKIPPED", 5)
     reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
-    with pytest.raises(PadirError, match="step 5: no update from here to step 8 had a finite loss and gradient; its "):
+    with pytest.raises(PadirError, match="step 7: none of the last 5 updates had a finite loss and gradient; its "):
         tiny.train(tmp_path / "run", "ar", optimizer=reckless, guards=Guards(skip_non_finite=True))
     (line,) = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
     assert (line["step"], line["train/skipped"]) == (4, 2.0)

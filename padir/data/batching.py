@@ -97,12 +97,10 @@ class Schedule:
     Attributes:
       bucket: int16 [num_batches], index of each batch's padded lengths.
       rows: int32 [num_batches, batch_size], rows of the split; -1 is an empty row (evaluation only).
-      num_dropped: examples in no batch this epoch.
     """
 
     bucket: np.ndarray
     rows: np.ndarray
-    num_dropped: int
 
 
 def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int, epoch: int) -> Schedule:
@@ -132,7 +130,7 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
     rows = np.argsort(keys, kind="stable")[: num_batches * batch_size].astype(np.int32).reshape(num_batches, batch_size)
     order = np.argsort(stream.random_raw(num_batches), kind="stable")
     bucket = assigned[rows[:, -1]].astype(np.int16)
-    return Schedule(bucket[order], rows[order], len(lengths) - num_batches * batch_size)
+    return Schedule(bucket[order], rows[order])
 
 
 def evaluation_schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int) -> Schedule:
@@ -146,7 +144,7 @@ def evaluation_schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: in
     rows = np.full(num_batches * batch_size, -1, np.int32)
     rows[: len(lengths)] = np.argsort(assigned, kind="stable")
     last_of_batch = np.minimum(np.arange(1, num_batches + 1) * batch_size, len(lengths)) - 1
-    return Schedule(assigned[rows[last_of_batch]].astype(np.int16), rows.reshape(num_batches, batch_size), 0)
+    return Schedule(assigned[rows[last_of_batch]].astype(np.int16), rows.reshape(num_batches, batch_size))
 
 
 def _num_batches(lengths: np.ndarray, batch_size: int) -> int:

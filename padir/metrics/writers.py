@@ -1,7 +1,8 @@
 """The record of a run: TensorBoard event files and one JSON line a step (layer 7).
 
 TensorBoard files go through tensorboardX, which does not import TensorFlow. `metrics.jsonl` is the record of
-truth: steps strictly increase, each stands there once however often the job was killed and resumed.
+truth: steps increase, each value stands there once however often the job was killed and resumed. A step that a job
+was told to stop at, before its evaluation, has a second line with that.
 
     {"step": 100, "loss": 3.25, "learning_rate": 0.001}
     {"step": 200, "loss": null, "learning_rate": 0.001, "non_finite": {"loss": "nan"}}
@@ -48,6 +49,7 @@ class MetricWriter:
           PadirError: a line of `metrics.jsonl`, other than a last one cut off by a kill, is not one of ours.
         """
         self._last_step: int | None = None
+        self._names_before: set[str] = set()
         self._lines = None
         self._board = None
         if not active:
@@ -55,7 +57,9 @@ class MetricWriter:
         folder = pathlib.Path(log_dir)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FILE_NAME
-        self._last_step = _drop_later_lines(path, resume_step)
+        last = _drop_later_lines(path, resume_step)
+        if last is not None:
+            self._last_step, self._names_before = last["step"], set(last)
         self._lines = path.open("a", encoding="utf-8")
         self._board = SummaryWriter(
             str(folder),
@@ -69,22 +73,28 @@ class MetricWriter:
         """The last step in the file; None if there is none, or if this process does not write."""
         return self._last_step
 
+    def lacks(self, name: str, step: int) -> bool:
+        """Whether an earlier session ended at `step` without having written `name` of it; False if not `active`."""
+        return self._lines is not None and not (self._last_step == step and name in self._names_before)
+
     def write(self, step: int, scalars: Mapping[str, Any]) -> None:
         """Writes one step's values; the JSON line is handed to the operating system before this returns.
 
         Args:
-          step: the step the values belong to; higher than that of the line before.
+          step: the step the values belong to; higher than that of the line before, or the one that an earlier
+            session ended at, for values that it left out.
           scalars: name to Python, NumPy or JAX scalar (size 1). Everything known about a step goes in one call.
 
         Raises:
-          ValueError: the step does not increase, a name is reserved, or the writer is closed.
+          ValueError: a step, or value of one, for the second time; a name is reserved, or the writer is closed.
         """
         if self._lines is None or self._board is None:
             return
         if self._lines.closed:
             raise ValueError("the metric writer is closed")
         step = int(step)
-        if self._last_step is not None and step <= self._last_step:
+        late = step == self._last_step and self._names_before and not self._names_before & set(scalars)
+        if self._last_step is not None and step <= self._last_step and not late:
             raise ValueError(f"metrics of step {step} after those of step {self._last_step}: write each step once")
         line: dict[str, Any] = {"step": step}
         non_finite: dict[str, str] = {}
@@ -102,7 +112,7 @@ class MetricWriter:
         for name in scalars:
             number = float(non_finite[name]) if name in non_finite else line[name]
             self._board.add_scalar(name, number, step)
-        self._last_step = step
+        self._last_step, self._names_before = step, set()
 
     def flush(self) -> None:
         """Sends what is buffered for TensorBoard on its way to the disk. JSON lines are never buffered."""
@@ -154,8 +164,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return records
 
 
-def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> int | None:
-    """Rewrites the file without what comes after `resume_step`; returns the last step kept, None if no line is."""
+def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> dict[str, Any] | None:
+    """Rewrites the file without what comes after `resume_step`; returns the last line kept, None if none is."""
     kept = []
     if resume_step is not None and path.exists():
         kept = [record for record in read_metrics(path) if record["step"] <= resume_step]
@@ -163,4 +173,4 @@ def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> int | None
     text = "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in kept)
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
-    return kept[-1]["step"] if kept else None
+    return kept[-1] if kept else None

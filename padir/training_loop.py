@@ -1,0 +1,246 @@
+"""The loop of training: update, log, evaluate, save (layer 8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from jax.sharding import Mesh
+
+from padir import sharding
+from padir.checkpoints import Checkpointer
+from padir.data.batching import Buckets, rows_of_step, train_batches
+from padir.data.records import PreparedSet
+from padir.device_peaks import peak_flops
+from padir.distributed import first_decides, is_first, say
+from padir.errors import PadirError, Preempted
+from padir.guards import Guards, SaveClock, check_state, explained
+from padir.intervals import EVALUATE, SAVE, Activity, CompiledSteps, Devices, MetricWindow, NonFiniteError
+from padir.metrics.writers import MetricWriter
+from padir.models import Batch, Model
+from padir.optimizers import OptimizerConfig
+from padir.preemption import Preemption
+from padir.progress import progress
+from padir.sharding import Layout
+from padir.train_state import TrainState
+from padir.train_step import model_features
+from padir.validation import Evaluator
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often things happen, in steps; 0 never (a run always ends with a checkpoint).
+
+    Attributes:
+      log: training metrics are averaged and written.
+      evaluate: the validation split is evaluated; unless never, also at the end.
+      checkpoint: the state is saved.
+      checkpoint_minutes: it is also saved when metrics are next written after so many minutes without; 0 never.
+      keep: how many checkpoints stay, the newest.
+      keep_best: how many stay besides, those with the lowest loss in evaluation; unless 0, the state is also saved
+        whenever it is evaluated.
+    """
+
+    log: int = 100
+    evaluate: int = 1000
+    checkpoint: int = 1000
+    checkpoint_minutes: float = 0.0
+    keep: int = 3
+    keep_best: int = 0
+
+    def __post_init__(self):
+        if self.checkpoint_minutes and not self.log:
+            raise PadirError("Cadence.checkpoint_minutes: looked at when Cadence.log is due, which must not be 0")
+        if self.keep_best and not self.evaluate:
+            raise PadirError("Cadence.keep_best: the best are known by evaluation; Cadence.evaluate must not be 0")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is made of, settled before its first step; arguments of `train`."""
+
+    run_dir: str
+    model: Model
+    data: PreparedSet
+    splits: tuple[str, str]
+    buckets: Buckets
+    batch_size: int
+    accumulate: int
+    num_steps: int
+    optimizer: OptimizerConfig
+    seed: int
+    layout: Layout
+    remat: str
+    guards: Guards
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the parameters besides the model, for train.json."""
+        examples = self.data.split(self.splits[0])
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "accumulate": self.accumulate,
+            "buckets": self.buckets.boundaries,
+            # The schedule of batches is a function of this table; other texts hardly have all the same lengths.
+            "data": {
+                "split": self.splits[0],
+                "num_examples": len(examples),
+                "lengths_sha256": hashlib.sha256(examples.lengths.tobytes()).hexdigest(),
+            },
+            "num_steps": self.num_steps,
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "skip_non_finite": self.guards.skip_non_finite,
+        }
+
+
+class Loop:
+    """What trains a run from one state to its last step, or to where it is told to stop."""
+
+    def __init__(
+        self,
+        run: Run,
+        cadence: Cadence,
+        mesh: Mesh,
+        checkpointer: Checkpointer,
+        writer: MetricWriter,
+        activity: Activity,
+        preemption: Preemption,
+    ):
+        """Nothing is read or computed yet; all arguments are open."""
+        self._run, self._cadence, self._mesh = run, cadence, mesh
+        self._checkpointer, self._writer, self._activity = checkpointer, writer, activity
+        self._preemption = preemption
+        self._evaluator = None
+        if cadence.evaluate:
+            rules = run.layout.rules
+            self._evaluator = Evaluator(run.model, run.data, run.splits[1], run.buckets, run.batch_size, mesh, rules)
+        self._loss = f"{run.splits[1]}/loss"
+
+    def __call__(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
+        """Trains `state` with the step of `make_train_step` and returns the last one.
+
+        Raises:
+          PadirError: a number that is not finite; what is said of it names the step and its batch.
+          Preempted: told to stop; the state is saved.
+        """
+        try:
+            return self._train(state, step_fn, devices)
+        except NonFiniteError as error:
+            raise self._explained(error) from None
+
+    def _train(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
+        run, cadence = self._run, self._cadence
+        self._activity.step = step = int(state.step)
+        self._make_up_for_evaluation(state, step)
+        clock, batches = SaveClock(cadence.checkpoint_minutes), self._batches(step)
+        steps, window = CompiledSteps(step_fn, self._activity), MetricWindow(self._activity, devices)
+        bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
+        with bar:
+            for batch in self._activity.each(batches):
+                features = sharding.place_batch(model_features(batch), self._mesh)
+                state, metrics = steps(state, features)
+                step += 1
+                window.add(metrics, features)
+                bar.update(1)
+                log, evaluate, checkpoint = (
+                    step == run.num_steps or _due(step, every)
+                    for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
+                )
+                evaluate = evaluate and self._evaluator is not None
+                checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
+                told = self._preemption.after_step if step < run.num_steps else lambda: False
+                if told():
+                    # First what the steps since the last interval came to: it says whether they are worth saving.
+                    self._stop(state, step, window.finish())
+                # An interval ends whenever the loop is about to do something else: that is never timed as training.
+                if log or evaluate or checkpoint:
+                    written = window.finish()
+                    bar.set_postfix(loss=f"{written.get('train/loss', math.nan):.3f}")
+                    if evaluate:
+                        if (measured := self._evaluated(state, told)) is None:
+                            self._stop(state, step, written)
+                        written |= measured
+                    self._writer.write(step, written)
+                    if checkpoint:
+                        self._save(state, written.get(self._loss) if cadence.keep_best else None)
+                        clock.restart()
+                    window.start()
+        say(f"trained to step {step}: {_summary(written)}")
+        if cadence.keep_best:
+            say(f"best checkpoint: step {self._checkpointer.best_step()}")
+        return state
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        """The batches from `step` on; says what an epoch leaves out."""
+        run = self._run
+        examples, (share, shares) = run.data.split(run.splits[0]), sharding.row_share(self._mesh)
+        if left := len(examples) % run.batch_size:
+            say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, others every time")
+        return train_batches(
+            examples,
+            buckets=run.buckets,
+            batch_size=run.batch_size,
+            seed=run.seed,
+            start_step=step,
+            num_steps=run.num_steps - step,
+            process_index=share,
+            process_count=shares,
+        )
+
+    def _evaluated(self, state: TrainState, told: Callable[[], bool]) -> dict[str, float] | None:
+        """Metrics of the validation split; None if told to stop meanwhile."""
+        with self._activity.doing(EVALUATE):
+            return self._evaluator(state.params, told)
+
+    def _make_up_for_evaluation(self, state: TrainState, step: int) -> None:
+        """Evaluates a restored state whose session was told to stop before it did."""
+        if self._evaluator is None or step == 0 or not _due(step, self._cadence.evaluate):
+            return
+        if not first_decides(self._writer.lacks(self._loss, step)):
+            return
+        measured = self._evaluated(state, self._preemption.after_step)
+        if measured is None:
+            raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
+        self._writer.write(step, measured)
+        if self._cadence.keep_best:
+            self._checkpointer.add_loss(measured[self._loss])
+
+    def _save(self, state: TrainState, loss: float | None) -> None:
+        """Saves a state that is worth it; raises NonFiniteError for another."""
+        with self._activity.doing(SAVE):
+            check_state(state)
+            self._checkpointer.save(state, loss)
+
+    def _stop(self, state: TrainState, step: int, written: dict[str, float]) -> NoReturn:
+        """Ends the session at `step`, with what was measured since the last interval."""
+        self._writer.write(step, written)
+        self._save(state, None)
+        raise Preempted(f"{self._run.run_dir}: told to stop; saved at step {step} of {self._run.num_steps}")
+
+    def _explained(self, error: NonFiniteError) -> PadirError:
+        """What the user is told: which batch it was, and what can be gone back to."""
+        run = self._run
+        split = run.data.split(run.splits[0])
+        order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
+        rows = rows_of_step(split, **order, step=error.step - 1)
+        last = self._checkpointer.latest_step()
+        return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
+
+
+def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:
+    """The devices of the mesh and their peak, as given or as known."""
+    known = peak_flops(mesh.devices.flat[0].device_kind)
+    return Devices(mesh.size, known if peak_teraflops is None else 1e12 * peak_teraflops, model.training_flops)
+
+
+def _summary(written: dict[str, float]) -> str:
+    """The last line of a run: losses of the final interval and of the final evaluation."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
