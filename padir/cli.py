@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import inspect
 import os
+import signal
 import sys
 import textwrap
 import typing
@@ -129,18 +131,27 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _run(options, bindings)
     except PadirError as error:
-        print(f"padir {options.command}: {error}", file=sys.stderr)
+        _tell(f"padir {options.command}: {error}")
         return 2
     except Preempted as error:
-        print(f"padir {options.command}: {error}; the same command goes on from there", file=sys.stderr)
+        _tell(f"padir {options.command}: {error}; the same command goes on from there")
         return PREEMPTED_STATUS
     except KeyboardInterrupt:
-        print(f"padir {options.command}: interrupted", file=sys.stderr)
+        _tell(f"padir {options.command}: interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does; nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone, as `| head` does: said by the status that SIGPIPE would have given, for it
+        # may also have been that of what a long job says.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 128 + signal.SIGPIPE
     return 0
+
+
+def _tell(text: str) -> None:
+    """Prints to standard error; where nobody reads that any more, the status still says what happened."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr)
 
 
 def joined(arguments: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.errors import PadirError
-from padir.types import DATA_AXIS, MESH_AXES, MODEL_AXIS, REPLICA_AXIS, Array, PyTree
+from padir.types import DATA_AXIS, MESH_AXES, MODEL_AXIS, REPLICA_AXIS, Array, PyTree, RowShare
 
 MeshAxes = tuple[str, ...]
 LogicalAxes = tuple[str | None, ...]
@@ -223,15 +223,15 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
         )
 
 
-def row_share(mesh: Mesh, process: int | None = None) -> tuple[int, int]:
-    """Which of how many equal shares of a batch's rows a process loads; processes that share a layer load the same.
+def row_share(mesh: Mesh, process: int | None = None) -> RowShare:
+    """Which rows of a batch a process loads: those of its devices; processes that share a layer load the same.
 
     Args:
       mesh: the mesh.
       process: index of the process; this one by default.
 
     Returns:
-      (index, count).
+      As many blocks for every process, in the order of the batch; on a torus they need not be next to each other.
 
     Raises:
       PadirError: the mesh gives processes rows that overlap in part.
@@ -241,20 +241,20 @@ def row_share(mesh: Mesh, process: int | None = None) -> tuple[int, int]:
     for row, devices in enumerate(mesh.devices.reshape(batch_ways(mesh), -1)):
         for device in devices:
             rows.setdefault(device.process_index, set()).add(row)
-    shares = sorted({tuple(sorted(part)) for part in rows.values()})
+    shares = {tuple(sorted(part)) for part in rows.values()}
     if sum(map(len, shares)) != batch_ways(mesh) or len({len(share) for share in shares}) != 1:
         raise PadirError(
             "Layout.model: the devices that share a layer lie in processes which do not share all their rows; choose "
             "a divisor or a multiple of the devices of a process"
         )
-    return shares.index(tuple(sorted(rows[process]))), len(shares)
+    return RowShare(tuple(sorted(rows[process])), batch_ways(mesh))
 
 
 def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> PyTree:
     """Makes global arrays of this process's rows.
 
     Args:
-      batch: arrays [B / count, …], this process's share (see `row_share`) of every feature.
+      batch: arrays of every feature that hold this process's rows (see `row_share`) of B.
       mesh: the mesh to place them on.
 
     Returns:

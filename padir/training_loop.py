@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 from jax.sharding import Mesh
 
 from padir import sharding
@@ -89,7 +90,7 @@ class Run:
             "data": {
                 "split": self.splits[0],
                 "num_examples": len(examples),
-                "lengths_sha256": hashlib.sha256(examples.lengths.tobytes()).hexdigest(),
+                "lengths_sha256": hashlib.sha256(np.ascontiguousarray(examples.lengths)).hexdigest(),
             },
             "num_steps": self.num_steps,
             "optimizer": dataclasses.asdict(self.optimizer),
@@ -177,7 +178,7 @@ class Loop:
     def _batches(self, step: int) -> Iterator[Batch]:
         """The batches from `step` on; says what an epoch leaves out."""
         run = self._run
-        examples, (share, shares) = run.data.split(run.splits[0]), sharding.row_share(self._mesh)
+        examples = run.data.split(run.splits[0])
         if left := len(examples) % run.batch_size:
             say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, others every time")
         return train_batches(
@@ -187,8 +188,7 @@ class Loop:
             seed=run.seed,
             start_step=step,
             num_steps=run.num_steps - step,
-            process_index=share,
-            process_count=shares,
+            share=sharding.row_share(self._mesh),
         )
 
     def _evaluated(self, state: TrainState, told: Callable[[], bool]) -> dict[str, float] | None:

@@ -7,7 +7,7 @@ Ls source length, Lt target length, E model width, H heads, D head width, V padd
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -28,6 +28,18 @@ MESH_AXES = (REPLICA_AXIS, DATA_AXIS, MODEL_AXIS)
 # Added to attention logits where a key must not be seen. Finite, so that a row that sees no key
 # at all (an empty row that only pads a batch) stays finite instead of turning into NaN.
 MASKED_LOGIT = -1e10
+
+
+class RowShare(NamedTuple):
+    """Which rows of a batch a process holds: some of the blocks that it divides into; by default all of it.
+
+    Attributes:
+      blocks: their numbers, ascending.
+      of: how many there are, of the same size.
+    """
+
+    blocks: tuple[int, ...] = (0,)
+    of: int = 1
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,11 @@ class Evaluator:
         """
         totals: dict[str, float] = {}
         rows = tokens = 0
-        share, shares = sharding.row_share(self._mesh)
         batches = eval_batches(
             self._split,
             buckets=self._buckets,
             batch_size=self._batch_size,
-            process_index=share,
-            process_count=shares,
+            share=sharding.row_share(self._mesh),
         )
         for batch in batches:
             placed = sharding.place_batch(model_features(batch), self._mesh)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from padir import __version__, cli, commands, config
+from padir import __version__, cli, commands, config, errors
 from padir.data.manifest import Manifest
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
@@ -281,3 +281,25 @@ def test_the_installed_command_works_from_anywhere(tmp_path):
     done = subprocess.run([padir, "train", "--gin_file=mine.gin"], cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr == "padir train: give a value for RUN_DIR (--gin.RUN_DIR=…)\n"
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("doing", "status"),
+    [
+        ("print('a result', flush=True)", 141),
+        ("print('a report', file=sys.stderr, flush=True)", 141),
+        ("raise errors.PadirError('what is wrong')", 2),
+        ("raise errors.Preempted('told to stop')", errors.PREEMPTED_STATUS),
+    ],
+)
+def test_a_job_that_nobody_listens_to_has_not_succeeded(doing, status):
+    """Both streams into a pipe whose reader is gone, as after `2>&1 | head -1`."""
+    code = f"import sys\nfrom padir import cli, errors\ndef run(*_):\n    {doing}\ncli._run = run\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        arguments = [sys.executable, "-c", f"{code}sys.exit(cli.main(['checkpoint', 'runs/ar']))"]
+        done = subprocess.run(arguments, stdout=writer, stderr=writer, env=os.environ)
+    finally:
+        os.close(writer)
+    assert done.returncode == status

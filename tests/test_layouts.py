@@ -150,21 +150,17 @@ def plan(name):
     return make_mesh(jax.devices()[:num_devices], layout), layout.rules
 
 
-def test_a_checkpoint_goes_from_eight_devices_to_one_and_back(tmp_path):
-    mesh, state, _ = trained("padir", *LAYOUTS["fsdp, 8"])
-    optimizer = OPTIMIZER.build(NUM_STEPS)
-    alone = abstract_train_state(MODELS["padir"], optimizer, make_mesh(jax.devices()[:1]))
-    split = abstract_train_state(MODELS["padir"], optimizer, *plan("fsdp, 8"))
-    with Checkpointer(tmp_path / "8") as checkpointer:
-        checkpointer.save(state)
-    with Checkpointer(tmp_path / "8", read_only=True) as checkpointer:
-        one = checkpointer.restore(alone)
-    assert {leaf.sharding.device_set == {jax.devices()[0]} for leaf in jax.tree.leaves(one)} == {True}
-    with Checkpointer(tmp_path / "1") as checkpointer:
-        checkpointer.save(one)
-    with Checkpointer(tmp_path / "1", read_only=True) as checkpointer:
-        back = checkpointer.restore(split)
-    for leaf, single, again in zip(*map(jax.tree.leaves, (state, one, back)), strict=True):
-        np.testing.assert_array_equal(leaf, single)
-        np.testing.assert_array_equal(leaf, again)
+def test_a_checkpoint_goes_from_eight_devices_to_two_to_one_and_back(tmp_path):
+    _, state, _ = trained("padir", *LAYOUTS["fsdp, 8"])
+    optimizer, found = OPTIMIZER.build(NUM_STEPS), [state]
+    alone = make_mesh(jax.devices()[:1]), Layout().rules
+    for number, onto in enumerate((plan("tensor, 2"), alone, plan("fsdp, 8"))):
+        with Checkpointer(tmp_path / str(number)) as checkpointer:
+            checkpointer.save(found[-1])
+        with Checkpointer(tmp_path / str(number), read_only=True) as checkpointer:
+            found.append(checkpointer.restore(abstract_train_state(MODELS["padir"], optimizer, *onto)))
+    for leaf, two, one, again in zip(*map(jax.tree.leaves, found), strict=True):
+        assert [len(array.sharding.device_set) for array in (two, one)] == [2, 1]
+        for array in (two, one, again):
+            np.testing.assert_array_equal(leaf, array)
         assert again.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)

@@ -1,7 +1,12 @@
 """The mesh and what lies where, on eight simulated devices."""
 
 import functools
+import os
+import socket
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 from padir import sharding
 from padir.errors import PadirError
 from padir.types import MESH_AXES
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +133,14 @@ class Device:
 @pytest.mark.parametrize(
     ("processes", "expected"),
     [
-        # Shape [replica, data, model] → share of each process, in order of processes.
-        ([[[0, 0], [1, 1]]], [(0, 2), (1, 2)]),
-        ([[[0], [0], [1], [1]]], [(0, 2), (1, 2)]),
+        # Shape [replica, data, model] → blocks of rows of each process, in order of processes, and of how many.
+        ([[[0, 0], [1, 1]]], [((0,), 2), ((1,), 2)]),
+        ([[[0], [0], [1], [1]]], [((0, 1), 4), ((2, 3), 4)]),
         # A layer on both processes: the same rows.
-        ([[[0, 1], [0, 1]]], [(0, 1), (0, 1)]),
-        ([[[0, 1]], [[2, 3]]], [(0, 2), (0, 2), (1, 2), (1, 2)]),
-        # As on a torus: process 1's rows are not next to each other.
-        ([[[1], [0], [1], [0]]], [(1, 2), (0, 2)]),
+        ([[[0, 1], [0, 1]]], [((0, 1), 2), ((0, 1), 2)]),
+        ([[[0, 1]], [[2, 3]]], [((0,), 2), ((0,), 2), ((1,), 2), ((1,), 2)]),
+        # As on a torus: a process's rows are not next to each other.
+        ([[[1], [0], [1], [0]]], [((1, 3), 4), ((0, 2), 4)]),
     ],
 )
 def test_processes_that_share_a_layer_load_the_same_rows(processes, expected):
@@ -141,6 +148,45 @@ def test_processes_that_share_a_layer_load_the_same_rows(processes, expected):
         devices=np.vectorize(Device)(np.array(processes)), shape=dict(zip(MESH_AXES, np.shape(processes), strict=True))
     )
     assert [sharding.row_share(mesh, process) for process in range(len(expected))] == expected
+
+
+_INTERLEAVED = """
+import jax, numpy as np
+from jax.experimental import multihost_utils
+from padir import distributed, sharding
+from padir.data.batching import host_rows
+from padir.types import MESH_AXES
+distributed.initialize()
+mesh = jax.sharding.Mesh(np.array(jax.devices())[[2, 0, 3, 1]].reshape(1, 4, 1), MESH_AXES)
+rows = host_rows(np.arange(8), sharding.row_share(mesh))
+placed = sharding.place_batch({"rows": rows}, mesh)["rows"]
+print(rows.tolist(), multihost_utils.process_allgather(placed, tiled=True).tolist())
+"""
+
+
+def test_a_batch_keeps_its_order_where_processes_interleave():
+    """On a torus: the noise of a row must not depend on which devices there are."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment |= {"PYTHONPATH": str(ROOT), "PADIR_COORDINATOR": coordinator, "PADIR_NUM_PROCESSES": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _INTERLEAVED],
+            env=environment | {"PADIR_PROCESS_ID": str(index)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[0].splitlines()[-1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    whole = list(range(8))
+    assert said == [f"[2, 3, 6, 7] {whole}", f"[0, 1, 4, 5] {whole}"]
 
 
 def test_rows_that_overlap_in_part_are_refused():

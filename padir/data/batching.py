@@ -6,7 +6,7 @@ The data contract. Every batch of a prepared set is a dictionary of
     decoder_target_tokens  int32 [B, Lt]  target ids, EOS (1) last, then pad (0)     [[52, 1811, 9, 604, 1, 0], ...]
     example_index          int32 [B]      row of the split, -1 for an all-zero row   [10432, ...]
 
-B is the rows of *this host*: batch_size / process_count. (Ls, Lt) is one of a fixed set of padded
+B is the rows of *this host*: its `RowShare` of batch_size. (Ls, Lt) is one of a fixed set of padded
 lengths, the buckets, so that a jitted step compiles once a bucket. Decoder inputs and loss weights are
 made on device, inside the train step: prepared data is free of noise.
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from padir.data.records import PreparedSplit, decode_ids
 from padir.errors import PadirError
+from padir.types import RowShare
 
 Batch = dict[str, np.ndarray]
 
@@ -213,32 +214,31 @@ def load_batch(split: PreparedSplit, rows: np.ndarray, padded: tuple[int, int]) 
     }
 
 
-def host_rows(rows: np.ndarray, process_index: int, process_count: int) -> np.ndarray:
-    """Returns this host's part of a global batch: contiguous, equal parts in process order.
+def host_rows(rows: np.ndarray, share: RowShare) -> np.ndarray:
+    """Returns this host's part of a global batch, in the batch's order.
 
     Raises:
       PadirError: the batch cannot be divided evenly.
     """
-    if len(rows) % process_count:
-        raise PadirError(f"batch_size={len(rows)} must be a multiple of the number of processes, {process_count}")
-    size = len(rows) // process_count
-    return rows[process_index * size : (process_index + 1) * size]
+    if len(rows) % share.of:
+        raise PadirError(f"batch_size={len(rows)} must be a multiple of {share.of}, what its rows are divided by")
+    return rows.reshape(share.of, -1)[list(share.blocks)].ravel()
 
 
 class _BatchSource:
     """A Grain random-access source whose item i is this host's part of batch `start + i`."""
 
-    def __init__(self, split, batch_at, buckets, *, start, count, process_index, process_count):
+    def __init__(self, split, batch_at, buckets, *, start, count, share):
         self._split, self._batch_at, self._buckets = split, batch_at, buckets
         self._start, self._count = start, count
-        self._host = (process_index, process_count)
+        self._share = share
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> Batch:
         bucket, rows = self._batch_at(self._start + int(index))
-        return load_batch(self._split, host_rows(rows, *self._host), self._buckets.boundaries[bucket])
+        return load_batch(self._split, host_rows(rows, self._share), self._buckets.boundaries[bucket])
 
     def __repr__(self) -> str:
         return f"batches of {self._split.name}"
@@ -257,8 +257,7 @@ def train_batches(
     seed: int,
     start_step: int,
     num_steps: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    share: RowShare = RowShare(),
 ) -> Iterator[Batch]:
     """Yields this host's part of the batches of steps start_step .. start_step + num_steps - 1.
 
@@ -271,8 +270,7 @@ def train_batches(
       seed: of the order.
       start_step: first step, counted from 0 over all epochs.
       num_steps: number of batches.
-      process_index: this host, 0 .. process_count - 1.
-      process_count: number of hosts.
+      share: which rows of each batch; all of them by default.
 
     Returns:
       An iterator of batches, read ahead by threads; features as described at the top of this file.
@@ -281,7 +279,7 @@ def train_batches(
       PadirError: an example fits no bucket, too few examples, or a batch that hosts cannot share evenly.
     """
     plan = TrainingSchedule(split.lengths, buckets=buckets, batch_size=batch_size, seed=seed)
-    host_rows(plan.batch_at(start_step)[1], process_index, process_count)
+    host_rows(plan.batch_at(start_step)[1], share)
     return _iterate(
         _BatchSource(
             split,
@@ -289,8 +287,7 @@ def train_batches(
             buckets,
             start=start_step,
             count=num_steps,
-            process_index=process_index,
-            process_count=process_count,
+            share=share,
         )
     )
 
@@ -305,8 +302,7 @@ def eval_batches(
     *,
     buckets: Buckets,
     batch_size: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    share: RowShare = RowShare(),
 ) -> Iterator[Batch]:
     """Yields every example of a split once, from small buckets to large; see `evaluation_schedule`.
 
@@ -314,7 +310,7 @@ def eval_batches(
     Arguments and errors as for `train_batches`.
     """
     plan = evaluation_schedule(split.lengths, buckets=buckets, batch_size=batch_size)
-    host_rows(np.zeros(batch_size), process_index, process_count)
+    host_rows(np.zeros(batch_size), share)
     return _iterate(
         _BatchSource(
             split,
@@ -322,7 +318,6 @@ def eval_batches(
             buckets,
             start=0,
             count=len(plan.rows),
-            process_index=process_index,
-            process_count=process_count,
+            share=share,
         )
     )

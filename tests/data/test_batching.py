@@ -9,6 +9,7 @@ from padir.data import batching
 from padir.data.batching import Buckets, evaluation_schedule, schedule
 from padir.data.records import PreparedSplit, SplitWriter
 from padir.errors import PadirError
+from padir.types import RowShare
 
 BUCKETS = Buckets(((4, 4), (8, 6), (8, 12), (16, 16)))
 
@@ -133,12 +134,13 @@ def test_evaluation_loses_nothing(lengths, batch_size):
 
 
 @settings(max_examples=50, deadline=None)
-@given(process_count=st.integers(1, 8), per_host=st.integers(1, 5))
-def test_hosts_partition_the_global_batch(process_count, per_host):
-    rows = np.arange(process_count * per_host)
-    parts = [batching.host_rows(rows, index, process_count) for index in range(process_count)]
-    assert {len(part) for part in parts} == {per_host}
-    np.testing.assert_array_equal(np.concatenate(parts), rows)
+@given(blocks=st.permutations(range(6)), per_host=st.sampled_from([1, 2, 3]), size=st.integers(1, 5))
+def test_hosts_partition_the_global_batch(blocks, per_host, size):
+    rows = np.arange(6 * size) * 10
+    shares = [tuple(sorted(blocks[start : start + per_host])) for start in range(0, 6, per_host)]
+    for share in shares:
+        part = batching.host_rows(rows, RowShare(share, 6))
+        assert part.tolist() == [10 * (size * block + row) for block in share for row in range(size)]
 
 
 def test_batches_hold_the_scheduled_rows(split):
@@ -170,7 +172,7 @@ def test_resuming_needs_only_the_step(split):
 def test_hosts_together_load_the_global_batch(split):
     options = {"buckets": BUCKETS, "batch_size": 8, "seed": 5, "start_step": 3, "num_steps": 6}
     whole = batching.train_batches(split, **options)
-    hosts = [batching.train_batches(split, **options, process_index=i, process_count=4) for i in range(4)]
+    hosts = [batching.train_batches(split, **options, share=RowShare((i,), 4)) for i in range(4)]
     for batch, *parts in zip(whole, *hosts, strict=True):
         for name, values in batch.items():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
@@ -183,9 +185,7 @@ def test_eval_batches_hold_every_example_and_empty_rows(split):
     assert batches[-1]["example_index"][-4:].tolist() == [-1] * 4
     assert not batches[-1]["encoder_input_tokens"][-4:].any()
     assert not batches[-1]["decoder_target_tokens"][-4:].any()
-    halves = [
-        batching.eval_batches(split, buckets=BUCKETS, batch_size=16, process_index=i, process_count=2) for i in (0, 1)
-    ]
+    halves = [batching.eval_batches(split, buckets=BUCKETS, batch_size=16, share=RowShare((i,), 2)) for i in (0, 1)]
     for whole, one, two in zip(batches, *halves, strict=True):
         np.testing.assert_array_equal(
             np.concatenate([one["example_index"], two["example_index"]]), whole["example_index"]
@@ -199,8 +199,8 @@ def test_bad_requests_are_named(split):
 
     with pytest.raises(PadirError, match="batch_size=61 must be at least 1 and at most .* 60"):
         batches(batch_size=61)
-    with pytest.raises(PadirError, match="batch_size=8 must be a multiple of the number of processes, 3"):
-        batches(process_count=3)
+    with pytest.raises(PadirError, match="batch_size=8 must be a multiple of 3, what its rows"):
+        batches(share=RowShare((0,), 3))
     with pytest.raises(PadirError, match="seed=-1"):
         batches(seed=-1)
     with pytest.raises(PadirError, match="longer than the largest bucket"):
