@@ -13,11 +13,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 needs NODES GPUS
 
 # Each task sees all GPUs of its node and JAX gives it the one of its number: so no --gpus-per-task. Tasks that were told
-# to stop end one after the other, with status 75: the first must not have the others killed.
+# to stop end one after the other, training with status 75, other work, which goes on where it was, by the signal (143):
+# the first must not have the others killed. scancel ends this script, too, before it could queue the job again.
 run=(srun --kill-on-bad-exit=0 --wait=120 "${command[@]}")
 submit=(sbatch --job-name=padir "--nodes=$NODES" "--ntasks-per-node=$GPUS" "--gpus-per-node=$GPUS"
   --requeue --open-mode=append --signal=TERM@120
-  "--wrap=$(quoted "${run[@]}"); status=\$?; [ \$status -ne 75 ] || scontrol requeue \$SLURM_JOB_ID; exit \$status")
+  "--wrap=$(quoted "${run[@]}"); status=\$?
+case \$status in 75 | 143) scontrol requeue \$SLURM_JOB_ID ;; esac
+exit \$status")
 
 if [[ $dry_run ]]; then
   quoted "${submit[@]}"

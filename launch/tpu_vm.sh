@@ -4,8 +4,9 @@
 #   TPU_NAME=... ZONE=... launch/tpu_vm.sh [--dry-run] --stop
 #   TPU_NAME=my-v4-32 ZONE=us-central2-b launch/tpu_vm.sh runs/synthetic_ar.gin /mnt/runs/ar -- --data_dir=/mnt/data
 # RUN_DIR and the data lie in a folder that all hosts mount; padir is installed on each of them.
-# A terminal that is closed, or Ctrl-C, leaves the job running: --stop tells it to save and end. A host that is still at
-# work takes no second job. Nobody starts a job again that has failed or was preempted: give the same command.
+# A terminal that is closed, or Ctrl-C, leaves the job running, and what it prints is in padir.log of each host's home
+# folder: --stop tells it to save and end. A host that is still at work for the same user takes no second job. Nobody
+# starts a job again that has failed or was preempted: give the same command.
 # SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
 # Variables: TPU_NAME (the slice) or QUEUED_RESOURCE (one or several slices), ZONE, PADIR (the command; default padir).
 
@@ -21,13 +22,20 @@ else
   hosts=(tpu-vm ssh "$TPU_NAME")
 fi
 needs ZONE
-# gcloud gives the command again when a connection breaks, while what it started first goes on: the lock is held for as
-# long as that lives, and tells who has to be stopped.
-lock=/tmp/padir.lock
+# gcloud gives the command again when a connection breaks, while what it started first goes on: the lock, of whatever
+# holds file 9 open, lasts as long as that, and says whom to stop. Only padir ends at SIGTERM: tee writes down its last
+# words, whether or not anybody is still connected.
+lock=.padir.lock
+# shellcheck disable=SC2016 # the hosts' shell expands it
+job='exec 9>>"$0"
+flock --nonblock 9 || { echo "$0: held; a job is at work on this host, see padir.log" >&2; exit 1; }
+trap : TERM
+set -o pipefail
+"$@" 2>&1 | (trap "" TERM; exec tee --append --output-error=warn-nopipe padir.log)'
 if [[ $stop ]]; then
   remote=(fuser --kill -TERM "$lock")
 else
-  remote=(flock --nonblock --verbose "$lock" "${command[@]}")
+  remote=(bash -c "$job" "$lock" "${command[@]}")
 fi
 ssh=(gcloud compute tpus "${hosts[@]}" "--zone=$ZONE" --worker=all "--command=$(quoted "${remote[@]}")")
 

@@ -7,9 +7,10 @@ import json
 import logging
 import os
 import shutil
-import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,8 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
-from padir.distributed import first_process
-from padir.errors import PadirError
+from padir.distributed import first_decides, first_process, say
+from padir.errors import PadirError, StorageError
 from padir.run_directory import write_text
 from padir.sharding import replicated
 from padir.train_state import TrainState
@@ -30,6 +31,12 @@ FOLDER = "checkpoints"
 _ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
 # Where Orbax keeps what a checkpoint was saved with besides.
 _LOSS_FILE = Path("metrics", "metrics")
+
+_NO_STEP = -1
+# Longer than NFS keeps what a folder held.
+_SECONDS_TO_SEE = 120
+
+_Read = TypeVar("_Read")
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
@@ -118,17 +125,30 @@ class Checkpointer:
         """
         if jax.process_count() == 1:
             return self._newest_whole(lambda step: self.restore(like, step))
+        newest = _NO_STEP
 
         # Together, one that found damage would stop while the others wait for it.
         @first_process
         def check_checkpoints() -> None:
-            self._newest_whole(lambda step: _read_here(self._folder / str(step), _items(like, self.has_ema(step))))
+            nonlocal newest
+            found = self._newest_whole(lambda step: _read_here(self._folder / str(step), step, like))
+            newest = _NO_STEP if found is None else found
 
         check_checkpoints()
-        self._manager.reload()
-        return self.restore(like) if self.steps() else None
+        newest = first_decides(newest)
+        self._see(newest)
+        return None if newest == _NO_STEP else self.restore(like, newest)
 
-    def _newest_whole(self, read: Callable[[int], TrainState | None]) -> TrainState | None:
+    def _see(self, newest: int) -> None:
+        """Waits until this process sees what the first one does: a network's file system tells others late."""
+        for _ in range(_SECONDS_TO_SEE):
+            self._manager.reload()
+            if (self.steps() or [_NO_STEP])[-1] == newest:
+                return
+            time.sleep(1.0)
+        raise StorageError(f"{self._folder}: process 0 finds the newest checkpoint {newest}, this one {self.steps()}")
+
+    def _newest_whole(self, read: Callable[[int], _Read]) -> _Read | None:
         """What `read` returns for the newest step that it can read; those that it cannot are set aside."""
         damaged: dict[int, DamagedCheckpointError] = {}
         for step in (steps := self.steps()[::-1]):
@@ -141,7 +161,7 @@ class Checkpointer:
                 continue
             # Only now that there is one to go on from.
             for other, error in damaged.items():
-                print(f"{error}; it is set aside as damaged_{other}", file=sys.stderr)
+                say(f"{error}; it is set aside as damaged_{other}")
                 aside = self._folder / f"damaged_{other}"
                 shutil.rmtree(aside, ignore_errors=True)
                 (self._folder / str(other)).rename(aside)
@@ -168,13 +188,18 @@ class Checkpointer:
         self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
 
     def add_loss(self, loss: float) -> None:
-        """Gives the newest checkpoint, which was saved without one, its loss; for choosing the best."""
+        """Gives the newest checkpoint its loss, if it was saved without; the first process's is taken.
+
+        Args:
+          loss: on held-out data, for choosing the best.
+        """
 
         @first_process
         def write_loss() -> None:
             folder = self._folder / str(self.latest_step()) / _LOSS_FILE.parent
-            folder.mkdir(exist_ok=True)
-            write_text(folder / _LOSS_FILE.name, json.dumps({"loss": loss}))
+            if not (folder / _LOSS_FILE.name).exists():
+                folder.mkdir(exist_ok=True)
+                write_text(folder / _LOSS_FILE.name, json.dumps({"loss": loss}))
 
         write_loss()
         self._manager.reload()
@@ -245,17 +270,22 @@ def _items(state: TrainState, ema: bool) -> dict[str, PyTree]:
     return items if state.ema is None or not ema else {**items, "ema": state.ema}
 
 
-def _read_here(folder: Path, items: dict[str, PyTree]) -> None:
-    """Reads all numbers of a checkpoint into this process alone, part by part, and drops them; raises on damage."""
+def _read_here(folder: Path, step: int, like: TrainState) -> int:
+    """Reads all numbers of a checkpoint into this process alone, part by part, and drops them; returns its step.
+
+    Raises:
+      PadirError: as `Checkpointer.restore`.
+    """
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read_here"
     )
     with _naming_damage(folder):
-        for name, tree in items.items():
+        for name, tree in _items(like, (folder / "ema").is_dir()).items():
             handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
             _check_shapes(folder, handler.metadata(folder / name), tree, _ITEMS[name])
             arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
             handler.restore(folder / name, args=ocp.args.StandardRestore(arrays))
+    return step
 
 
 @contextlib.contextmanager
@@ -266,23 +296,24 @@ def _naming_damage(folder: Path) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         if isinstance(error, PadirError):
             raise
-        reason = str(error).strip().splitlines()[0][:300]
+        reason = (str(error).strip() or repr(error)).splitlines()[0][:300]
         raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
     except OSError as error:
         # Of the storage, not of the checkpoint: older ones will do no better.
-        raise PadirError(f"{folder}: cannot be read ({error})") from error
+        raise StorageError(f"{folder}: cannot be read ({error})") from error
 
 
 def _tidy(folder: Path) -> None:
     """Names and removes what saves that were killed have left, and losses that cannot be read; Orbax reads them all."""
     for path in sorted(folder.glob("*.orbax-checkpoint-tmp*")):
-        print(f"{path}: half-written, by a save that was killed; removed", file=sys.stderr)
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
+        removed = "could not be removed" if path.exists() else "removed"
+        say(f"{path}: half-written, by a save that was killed; {removed}")
     for path in sorted(folder.glob(f"*/{_LOSS_FILE}")):
         try:
             json.loads(path.read_bytes())["loss"] + 0.0
         except (ValueError, KeyError, TypeError):
-            print(f"{path}: damaged; removed, its checkpoint is not among the best", file=sys.stderr)
+            say(f"{path}: damaged; removed, its checkpoint is not among the best")
             shutil.rmtree(path.parent)
 
 

@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
         _run(options, bindings)
     except PadirError as error:
         _tell(f"padir {options.command}: {error}")
-        return 2
+        return error.status
     except Preempted as error:
         _tell(f"padir {options.command}: {error}; the same command goes on from there")
         return PREEMPTED_STATUS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -111,9 +112,10 @@ def is_first() -> bool:
 
 
 def say(text: str) -> None:
-    """Prints to standard error, in the first process."""
+    """Prints to standard error, in the first process. That nobody reads it any more is no reason to stop."""
     if is_first():
-        print(text, file=sys.stderr)
+        with contextlib.suppress(BrokenPipeError):
+            print(text, file=sys.stderr)
 
 
 def wait_for_all() -> None:
@@ -123,9 +125,11 @@ def wait_for_all() -> None:
         multihost.get_barrier_sync_fn()(key=f"padir_{next(_barriers)}", timeout_ms=_LONGEST_WAIT_MS)
 
 
-def first_decides(answer: bool) -> bool:
-    """The first process's answer, in all; each must ask, in the same order."""
-    return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer))) if jax.process_count() > 1 else answer
+def first_decides(answer: int) -> int:
+    """The first process's answer, of 32 bits, in all; each must ask, in the same order."""
+    if jax.process_count() == 1:
+        return answer
+    return type(answer)(multihost_utils.broadcast_one_to_all(np.int32(answer)))
 
 
 def first_process(function: Callable[..., None]) -> Callable[..., None]:
@@ -134,8 +138,8 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
     Every process must call it, in the same order as others of its kind; it must not compute on devices.
 
     Returns:
-      A function of the same arguments. It raises what `function` does in the first process, and PadirError in the
-      others.
+      A function of the same arguments. It raises what `function` does in the first process; in the others, if that
+      was a PadirError, one of the same status, otherwise a RuntimeError.
     """
 
     @functools.wraps(function)
@@ -150,10 +154,14 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
             except Exception as error:
                 failure = error  # It goes on its way when the others know.
         wait_for_all()
-        failed = multihost_utils.broadcast_one_to_all(np.int32(failure is not None))
+        status = 0 if failure is None else failure.status if isinstance(failure, PadirError) else 1
+        status = first_decides(status)
         if failure is not None:
             raise failure
-        if failed:
-            raise PadirError(f"{function.__name__} failed in process 0, whose message says why")
+        if status:
+            message = f"{function.__name__} failed in process 0, whose message says why"
+            error = PadirError(message) if status > 1 else RuntimeError(message)
+            error.status = status
+            raise error
 
     return in_first_process

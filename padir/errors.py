@@ -4,9 +4,17 @@
 class PadirError(ValueError):
     """Bad input, named clearly: which file, line or option, and what to do about it.
 
-    The `padir` command prints the message as one line and exits with status 2; any other
+    The `padir` command prints the message as one line and exits with `status`; any other
     exception is a defect of ours and keeps its traceback.
     """
+
+    status = 2
+
+
+class StorageError(PadirError):
+    """Nothing is wrong with the input: its storage failed, and may not another time (EX_IOERR of sysexits.h)."""
+
+    status = 74
 
 
 class Preempted(Exception):

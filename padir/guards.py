@@ -136,8 +136,9 @@ def explained(
         write_text(path, json.dumps(described) + "\n")
     more = f", … ({len(ids)} in {path})" if len(ids) > _EXAMPLES_NAMED else ""
     saved = "no checkpoint was saved yet" if last_good is None else f"the last good checkpoint is of step {last_good}"
+    skip = "" if error.skipped else ", or set Guards.skip_non_finite = True"
     return PadirError(
         f"{run_dir}: {error}; its batch was examples {', '.join(map(str, ids[:_EXAMPLES_NAMED]))}{more} of split "
-        f"{split}; {saved}. Lower OptimizerConfig.peak_learning_rate, lengthen its warm-up, or set "
-        "Guards.skip_non_finite = True; then train again: it resumes at the last checkpoint"
+        f"{split}; {saved}. Lower OptimizerConfig.peak_learning_rate, lengthen its warm-up{skip}; then train again: "
+        "it resumes at the last checkpoint"
     )

@@ -30,11 +30,12 @@ class NonFiniteError(PadirError):
 
     Attributes:
       step: the update that did, counted from 1.
+      skipped: whether it was left out, as all of the last `MOST_SKIPPED`.
     """
 
-    def __init__(self, step: int, what: str):
+    def __init__(self, step: int, what: str, *, skipped: bool = False):
         super().__init__(f"step {step}: {what}")
-        self.step = step
+        self.step, self.skipped = step, skipped
 
 
 class Activity:
@@ -188,8 +189,9 @@ class MetricWindow:
             if row.get("skipped", 0.0):
                 self._skipped_in_a_row += 1
                 if self._skipped_in_a_row == MOST_SKIPPED:
+                    since = step - MOST_SKIPPED + 1
                     raise NonFiniteError(
-                        step, f"none of the last {MOST_SKIPPED} updates had a finite loss and gradient"
+                        step, f"no update since step {since} had a finite loss and gradient", skipped=True
                     )
                 continue
             self._skipped_in_a_row = 0

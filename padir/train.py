@@ -32,7 +32,7 @@ from padir.run_directory import METRICS_FOLDER, check_settings, check_shared, sa
 from padir.sharding import Layout
 from padir.train_state import TrainState, create_train_state
 from padir.train_step import make_train_step
-from padir.training_loop import Cadence, Loop, Run, devices_of
+from padir.training_loop import Cadence, Loop, Run, devices_of, lacks_evaluation
 from padir.types import TokenIds
 from padir.warm_start import start_from
 
@@ -151,7 +151,8 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
     with Preemption() as preemption, watched, _checkpointer(run, cadence, activity) as checkpointer:
         with activity.doing(START):
             state, start_step = _begin(run, updates, mesh, checkpointer, initialize_from)
-        if start_step is not None and start_step >= run.num_steps:
+        finished = start_step is not None and start_step >= run.num_steps
+        if finished and not lacks_evaluation(run, cadence, start_step):
             return state
         schedule = run.optimizer.schedule(run.num_steps)
         options = {"rules": rules, "remat": run.remat, "ema_decay": ema_decay}
@@ -160,6 +161,9 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
         devices = devices_of(run.model, mesh, peak_teraflops)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
             loop = Loop(run, cadence, mesh, checkpointer, writer, activity, preemption)
+            if finished:
+                loop.make_up_for_evaluation(state, start_step)
+                return state
             return loop(state, step_fn, devices)
 
 

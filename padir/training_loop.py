@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,11 +22,12 @@ from padir.distributed import first_decides, is_first, say
 from padir.errors import PadirError, Preempted
 from padir.guards import Guards, SaveClock, check_state, explained
 from padir.intervals import EVALUATE, SAVE, Activity, CompiledSteps, Devices, MetricWindow, NonFiniteError
-from padir.metrics.writers import MetricWriter
+from padir.metrics.writers import MetricWriter, recorded
 from padir.models import Batch, Model
 from padir.optimizers import OptimizerConfig
 from padir.preemption import Preemption
 from padir.progress import progress
+from padir.run_directory import METRICS_FOLDER
 from padir.sharding import Layout
 from padir.train_state import TrainState
 from padir.train_step import model_features
@@ -99,7 +101,7 @@ class Run:
 
 
 class Loop:
-    """What trains a run from one state to its last step, or to where it is told to stop."""
+    """Trains a run from one state to its last step, or to where it is told to stop."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Loop:
         if cadence.evaluate:
             rules = run.layout.rules
             self._evaluator = Evaluator(run.model, run.data, run.splits[1], run.buckets, run.batch_size, mesh, rules)
-        self._loss = f"{run.splits[1]}/loss"
+        self._loss = loss_name(run)
 
     def __call__(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
         """Trains `state` with the step of `make_train_step` and returns the last one.
@@ -136,7 +138,8 @@ class Loop:
     def _train(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
         run, cadence = self._run, self._cadence
         self._activity.step = step = int(state.step)
-        self._make_up_for_evaluation(state, step)
+        if step and self._evaluator is not None and _due(step, cadence.evaluate):
+            self.make_up_for_evaluation(state, step)
         clock, batches = SaveClock(cadence.checkpoint_minutes), self._batches(step)
         steps, window = CompiledSteps(step_fn, self._activity), MetricWindow(self._activity, devices)
         bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
@@ -153,8 +156,7 @@ class Loop:
                 )
                 evaluate = evaluate and self._evaluator is not None
                 checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
-                told = self._preemption.after_step if step < run.num_steps else lambda: False
-                if told():
+                if self._preemption.after_step() and step < run.num_steps:
                     # First what the steps since the last interval came to: it says whether they are worth saving.
                     self._stop(state, step, window.finish())
                 # An interval ends whenever the loop is about to do something else: that is never timed as training.
@@ -162,7 +164,7 @@ class Loop:
                     written = window.finish()
                     bar.set_postfix(loss=f"{written.get('train/loss', math.nan):.3f}")
                     if evaluate:
-                        if (measured := self._evaluated(state, told)) is None:
+                        if (measured := self._evaluated(state)) is None:
                             self._stop(state, step, written)
                         written |= measured
                     self._writer.write(step, written)
@@ -191,23 +193,27 @@ class Loop:
             share=sharding.row_share(self._mesh),
         )
 
-    def _evaluated(self, state: TrainState, told: Callable[[], bool]) -> dict[str, float] | None:
+    def _evaluated(self, state: TrainState) -> dict[str, float] | None:
         """Metrics of the validation split; None if told to stop meanwhile."""
         with self._activity.doing(EVALUATE):
-            return self._evaluator(state.params, told)
+            return self._evaluator(state.params, self._preemption.after_step)
 
-    def _make_up_for_evaluation(self, state: TrainState, step: int) -> None:
-        """Evaluates a restored state whose session was told to stop before it did."""
-        if self._evaluator is None or step == 0 or not _due(step, self._cadence.evaluate):
-            return
-        if not first_decides(self._writer.lacks(self._loss, step)):
-            return
-        measured = self._evaluated(state, self._preemption.after_step)
-        if measured is None:
-            raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
-        self._writer.write(step, measured)
+    def make_up_for_evaluation(self, state: TrainState, step: int) -> None:
+        """Evaluates a restored state that no session has: told to stop before it did, or not asked to at that time.
+
+        Raises:
+          Preempted: told to stop; the checkpoint is still there.
+        """
+        measured, loss = {}, _recorded_loss(self._run, step)
+        if not first_decides(loss is not None):
+            measured = self._evaluated(state)
+            if measured is None:
+                raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
+            loss = measured[self._loss]
         if self._cadence.keep_best:
-            self._checkpointer.add_loss(measured[self._loss])
+            self._checkpointer.add_loss(loss)
+        if measured:
+            self._writer.write(step, measured)
 
     def _save(self, state: TrainState, loss: float | None) -> None:
         """Saves a state that is worth it; raises NonFiniteError for another."""
@@ -229,6 +235,21 @@ class Loop:
         rows = rows_of_step(split, **order, step=error.step - 1)
         last = self._checkpointer.latest_step()
         return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
+
+
+def loss_name(run: Run) -> str:
+    """What the loss in evaluation is called in metrics.jsonl."""
+    return f"{run.splits[1]}/loss"
+
+
+def _recorded_loss(run: Run, step: int) -> float | None:
+    """What was evaluated at a step, as the first process knows."""
+    return recorded(Path(run.run_dir) / METRICS_FOLDER, loss_name(run), step) if is_first() else None
+
+
+def lacks_evaluation(run: Run, cadence: Cadence, step: int) -> bool:
+    """Whether a run that has come to its last step has yet to be evaluated; every process must ask."""
+    return cadence.evaluate > 0 and first_decides(_recorded_loss(run, step) is None)
 
 
 def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:

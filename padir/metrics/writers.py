@@ -73,10 +73,6 @@ class MetricWriter:
         """The last step in the file; None if there is none, or if this process does not write."""
         return self._last_step
 
-    def lacks(self, name: str, step: int) -> bool:
-        """Whether an earlier session ended at `step` without having written `name` of it; False if not `active`."""
-        return self._lines is not None and not (self._last_step == step and name in self._names_before)
-
     def write(self, step: int, scalars: Mapping[str, Any]) -> None:
         """Writes one step's values; the JSON line is handed to the operating system before this returns.
 
@@ -162,6 +158,13 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             raise PadirError(f"{path}, line {number}: not a line of metrics; remove it or the file") from error
         records.append(record)
     return records
+
+
+def recorded(log_dir: str | os.PathLike[str], name: str, step: int) -> float | None:
+    """The value of a step in the folder's `metrics.jsonl`; None where there is none, or not even the file."""
+    path = pathlib.Path(log_dir) / FILE_NAME
+    lines = read_metrics(path) if path.exists() else []
+    return next((line[name] for line in lines if line["step"] == step and name in line), None)
 
 
 def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> dict[str, Any] | None:

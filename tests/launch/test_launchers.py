@@ -1,5 +1,6 @@
 """The launchers: what they say is what they do, quoting included; the JobSet keeps to its schema."""
 
+import contextlib
 import copy
 import json
 import os
@@ -141,17 +142,18 @@ def test_tpu_vm_runs_padir_on_all_hosts_at_once(launch, recorded):
     *ssh, command = recorded()["arguments"]
     # `tpu-vm ssh` has no --batch-size, and goes to all hosts at once.
     assert ssh == ["compute", "tpus", "tpu-vm", "ssh", "slice", "--zone=us-central2-b", "--worker=all"]
-    locked = ["flock", "--nonblock", "--verbose", "/tmp/padir.lock"]
-    assert shlex.split(command.removeprefix("--command=")) == [*locked, *PADIR]
+    *_, lock, padir, train, gin_file, run_dir = shlex.split(command.removeprefix("--command="))[: -len(ARGUMENTS)]
+    assert (lock, [padir, train, gin_file, run_dir]) == (".padir.lock", PADIR[:4])
+    assert shlex.split(command)[-len(ARGUMENTS) :] == ARGUMENTS
     launch("tpu_vm.sh", *WORDS, QUEUED_RESOURCE="two-slices", ZONE="z", PADIR="venv/bin/padir")
     *ssh, command = recorded()["arguments"]
     assert ssh[2:7] == ["queued-resources", "ssh", "two-slices", "--node=all", "--batch-size=all"]
-    assert shlex.split(command.removeprefix("--command=")) == [*locked, "venv/bin/padir", *PADIR[1:4]]
+    assert shlex.split(command.removeprefix("--command="))[-5:] == [".padir.lock", "venv/bin/padir", *PADIR[1:4]]
 
 
 def test_tpu_vm_stops_what_holds_the_lock(launch, recorded):
     assert launch("tpu_vm.sh", "--stop", **PLATFORMS["tpu_vm.sh"]).returncode == 0
-    assert recorded()["arguments"][-2:] == ["--worker=all", "--command=fuser --kill -TERM /tmp/padir.lock"]
+    assert recorded()["arguments"][-2:] == ["--worker=all", "--command=fuser --kill -TERM .padir.lock"]
     both = launch("tpu_vm.sh", "--stop", *WORDS, **PLATFORMS["tpu_vm.sh"])
     assert both.returncode == 2 and "--stop takes nothing else" in both.stderr
     other = launch("slurm.sh", "--stop", **PLATFORMS["slurm.sh"])
@@ -167,34 +169,46 @@ def wait_for(condition):
     pytest.fail(f"{condition} did not come to hold")
 
 
-def test_a_host_at_work_takes_no_second_job(launch, recorded, tmp_path):
-    """What the hosts are told, told to this one: a job that outlives its connection keeps the lock."""
-    for tool in ("flock", "fuser"):
+def test_a_host_at_work_takes_no_second_job_and_stops_when_told(launch, recorded, tmp_path):
+    """What the hosts are told, told to this one; the connection of the first job breaks."""
+    for tool in ("flock", "fuser", "tee"):
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
-    padir = tmp_path / "padir"
-    caught = f"trap 'echo saved > {tmp_path}/saved; exit 75' TERM"
-    padir.write_text(f"#!/bin/sh\n{caught}\ntouch {tmp_path}/up\nwhile :; do sleep 0.1; done\n")
+    padir, home = tmp_path / "padir", tmp_path / "home"
+    home.mkdir()
+    caught = "trap 'echo saving; sleep 0.5; echo saved; exit 75' TERM"
+    padir.write_text(f"#!/bin/bash\n{caught}\nwhile echo step >&2; do sleep 0.1; done\nexit 1\n")
     padir.chmod(0o755)
 
     def remote(*arguments):
         launch("tpu_vm.sh", *arguments, PADIR=str(padir), **PLATFORMS["tpu_vm.sh"])
-        command = recorded()["arguments"][-1].removeprefix("--command=")
-        return command.replace("/tmp/padir.lock", str(tmp_path / "lock"))
+        return recorded()["arguments"][-1].removeprefix("--command=")
 
-    first = subprocess.Popen(remote(*WORDS), shell=True, executable="/bin/sh", start_new_session=True)
+    def steps():
+        return (home / "padir.log").read_text().count("step") if (home / "padir.log").exists() else 0
+
+    shell = {"shell": True, "executable": "/bin/bash", "cwd": home}
+    first = subprocess.Popen(remote(*WORDS), **shell, stdout=subprocess.PIPE, start_new_session=True)
     try:
-        wait_for((tmp_path / "up").exists)
-        second = subprocess.run(remote(*WORDS), shell=True, capture_output=True, text=True, timeout=60)
-        assert second.returncode == 1 and "failed to get lock" in second.stderr
-        subprocess.run(remote("--stop"), shell=True, check=True, capture_output=True, timeout=60)
-        wait_for((tmp_path / "saved").exists)
+        wait_for(lambda: steps() > 2)
+        first.stdout.close()
+        seen = steps()
+        wait_for(lambda: steps() > seen + 3)
+        second = subprocess.run(remote(*WORDS), **shell, capture_output=True, text=True, timeout=60)
+        assert (second.returncode, second.stdout) == (1, "")
+        assert second.stderr == ".padir.lock: held; a job is at work on this host, see padir.log\n"
+        subprocess.run(remote("--stop"), **shell, check=True, capture_output=True, timeout=60)
+        assert first.wait(timeout=60) == 75
+        assert (home / "padir.log").read_text().endswith("saving\nsaved\n")
+        free = subprocess.run(["flock", "--nonblock", home / ".padir.lock", "true"], timeout=60)
+        assert free.returncode == 0
     finally:
-        os.killpg(first.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
         first.wait()
 
 
-@pytest.mark.parametrize("status, requeued", [(75, True), (0, False), (1, False), (143, False)])
+@pytest.mark.parametrize("status, requeued", [(75, True), (143, True), (0, False), (1, False), (2, False)])
 def test_slurm_gives_every_gpu_a_process_and_goes_on_after_its_limit(status, requeued, launch, recorded, tmp_path):
     launch("slurm.sh", *WORDS, "--", *ARGUMENTS, **PLATFORMS["slurm.sh"])
     *options, script = recorded()["arguments"]
