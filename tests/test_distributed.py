@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from padir import distributed
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
 
 SLURM = {
     "SLURM_JOB_ID": "7",
@@ -125,3 +125,28 @@ def test_alone_a_process_is_the_first(capsys):
     assert capsys.readouterr().err == "hello\n"
     with pytest.raises(ZeroDivisionError):
         distributed.first_process(lambda: 1 / 0)()
+
+
+@pytest.mark.parametrize(
+    ("error", "others", "status"),
+    [(PadirError("bad"), PadirError, 2), (StorageError("gone"), PadirError, 74), (OSError(5, "EIO"), RuntimeError, 1)],
+)
+def test_the_others_end_with_the_status_of_the_first(error, others, status, monkeypatch):
+    """What is worth another try, for a scheduler that reads statuses, is so for all."""
+    told = []
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "wait_for_all", lambda: None)
+
+    @distributed.first_process
+    def fail():
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distributed, "first_decides", lambda answer: told.append(answer) or answer)
+        with pytest.raises(type(error)):
+            fail()
+    monkeypatch.setattr(distributed, "is_first", lambda: False)
+    monkeypatch.setattr(distributed, "first_decides", lambda answer: told[0])
+    with pytest.raises(others, match="fail failed in process 0, whose message says why") as raised:
+        fail()
+    assert told == [status] and raised.value.status == status

@@ -143,5 +143,5 @@ def test_training_ends_when_a_hundred_in_a_row_were_skipped_however_long_an_inte
         assert alone["train/skipped"] == 1.0 and "train/loss" not in alone
     assert interval(0, *[1] * 98)["train/loss"] == 2.0
     interval(1)
-    with pytest.raises(NonFiniteError, match="step 103: none of the last 100 updates had a finite loss and gradient"):
+    with pytest.raises(NonFiniteError, match="step 103: no update since step 4 had a finite loss and gradient"):
         interval(1, 0)

@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(l
 
 
 def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
-    """SIGTERM for the second process alone; every step that was taken is in the checkpoint."""
+    """SIGTERM for the second process alone; every step that was taken is in the checkpoint, and is evaluated later."""
     run_dir = tmp_path / "run"
 
     def tell_the_second(launcher):
@@ -187,11 +187,17 @@ def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
             time.sleep(0.1)
         raise AssertionError("no step in two minutes")
 
-    done = launch(run_dir, "--gin.train.num_steps=100000", meanwhile=tell_the_second)
+    often = ["--gin.Cadence.evaluate=1", "--gin.Cadence.keep_best=1"]
+    done = launch(run_dir, *often, "--gin.train.num_steps=100000", meanwhile=tell_the_second)
     assert done.returncode == PREEMPTED_STATUS, done.stderr
     last = max(losses(run_dir))
     assert done.stderr.count(f"told to stop; saved at step {last} of 100000") == 2
-    assert (run_dir / "checkpoints" / str(last)).is_dir()
+    assert (run_dir / "checkpoints" / str(last)).is_dir() and last not in losses(run_dir, "validation/loss")
+    done = launch(run_dir, *often, f"--gin.train.num_steps={last + 5}")
+    assert done.returncode == 0, done.stderr
+    assert f"resuming at step {last} of {last + 5}" in done.stderr
+    assert list(losses(run_dir, "validation/loss")) == list(range(1, last + 6))
+    assert list(losses(run_dir)) == list(range(1, last + 6))
 
 
 def test_what_the_first_process_refuses_ends_them_all(launch, runs):

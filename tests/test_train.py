@@ -173,7 +173,8 @@ class TestToldToStopWhereItEvaluates:
 
     @staticmethod
     def train(tiny, run_dir):
-        tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=4, checkpoint=0, keep=9, keep_best=3))
+        # Of three evaluations the second's checkpoint stays only as one of the best.
+        tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=4, checkpoint=0, keep=1, keep_best=2))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -182,22 +183,28 @@ class TestToldToStopWhereItEvaluates:
         cls.train(tiny, run_dir)
         return run_dir
 
-    @pytest.mark.parametrize("asked", [8, 9, 11], ids=["at the step", "in evaluation", "a step later"])
-    def test_the_run_ends_as_if_left_alone(self, tiny, straight, tmp_path, monkeypatch, capfd, asked):
+    @pytest.mark.parametrize(
+        ("asked", "saved"),
+        [(8, 8), (9, 8), (11, 9), (16, 12)],
+        ids=["at the step", "in evaluation", "a step later", "in the last evaluation"],
+    )
+    def test_the_run_ends_as_if_left_alone(self, tiny, straight, tmp_path, monkeypatch, asked, saved):
         """`asked`: how often the loop asks until it is told, besides in the evaluation of step 4."""
         run_dir, count = tmp_path / "run", itertools.count(1)
         in_evaluation = len(PreparedSet.open(tiny.data).split("validation")) // 16
         asked += in_evaluation
-        with monkeypatch.context() as patch, pytest.raises(Preempted, match="saved at step (8|9) of 12"):
+        with monkeypatch.context() as patch, pytest.raises(Preempted, match=f"saved at step {saved} of 12"):
             patch.setattr(Preemption, "after_step", lambda self: next(count) == asked)
             self.train(tiny, run_dir)
         self.train(tiny, run_dir)
         found, expected = (validation_losses(path) for path in (run_dir, straight))
         assert list(expected) == [4, 8, 12]
         assert found == expected
-        with Checkpointer(run_dir, keep_best=3) as one, Checkpointer(straight, keep_best=3) as other:
-            assert one.best_step() == other.best_step()
-        assert "best checkpoint: step" in capfd.readouterr().err
+        kept = stored_losses(run_dir)
+        if saved == 12:
+            # Checkpoints are deleted in saving; there is no further one.
+            assert kept.pop(4) == found[4]
+        assert kept == stored_losses(straight) == {8: found[8], 12: found[12]}
 
     def test_told_again_while_it_makes_up_for_one(self, tiny, straight, tmp_path, monkeypatch):
         run_dir = tmp_path / "run"
@@ -209,6 +216,30 @@ class TestToldToStopWhereItEvaluates:
                 self.train(tiny, run_dir)
         self.train(tiny, run_dir)
         assert validation_losses(run_dir) == validation_losses(straight)
+        assert stored_losses(run_dir) == stored_losses(straight)
+
+    def test_keeping_the_best_may_begin_later(self, tiny, straight, tmp_path):
+        """What was evaluated before is not evaluated again."""
+        cadence = Cadence(log=2, evaluate=4, checkpoint=4)
+        tiny.train(tmp_path / "run", "ar", num_steps=8, cadence=cadence)
+        before = validation_losses(tmp_path / "run")
+        cadence = dataclasses.replace(cadence, keep_best=1)
+        tiny.train(tmp_path / "run", "ar", num_steps=9, cadence=cadence)
+        assert stored_losses(tmp_path / "run")[8] == before[8]
+        lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+        assert [line["step"] for line in lines] == [2, 4, 6, 8, 9]
+
+    def test_a_run_that_ended_unevaluated_is(self, tiny, tmp_path):
+        cadence = Cadence(log=2, evaluate=0, checkpoint=4)
+        for evaluate in (0, 4, 4):
+            tiny.train(tmp_path / "run", "ar", cadence=dataclasses.replace(cadence, evaluate=evaluate))
+        assert list(validation_losses(tmp_path / "run")) == [12]
+
+
+def stored_losses(run_dir):
+    """What the checkpoints of a run were given as their loss, by step; None where nothing was."""
+    files = {int(path.name): path / "metrics" / "metrics" for path in (run_dir / "checkpoints").glob("[0-9]*")}
+    return {step: json.loads(path.read_text())["loss"] if path.exists() else None for step, path in files.items()}
 
 
 def validation_losses(run_dir):
@@ -437,7 +468,7 @@ def test_updates_that_are_not_finite_can_be_skipped(tiny, tmp_path, monkeypatch)
     """Two of the first four are; of the next four all, and so on, which is the end of it at last."""
     monkeypatch.setattr("padir.intervals.MOST_SKIPPED", 5)
     reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
-    with pytest.raises(PadirError, match="step 7: none of the last 5 updates had a finite loss and gradient; its "):
+    with pytest.raises(PadirError, match="step 7: no update since step 3 had a finite loss and gr.* warm-up; then"):
         tiny.train(tmp_path / "run", "ar", optimizer=reckless, guards=Guards(skip_non_finite=True))
     (line,) = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
     assert (line["step"], line["train/skipped"]) == (4, 2.0)

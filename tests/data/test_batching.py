@@ -141,6 +141,7 @@ def test_hosts_partition_the_global_batch(blocks, per_host, size):
     for share in shares:
         part = batching.host_rows(rows, RowShare(share, 6))
         assert part.tolist() == [10 * (size * block + row) for block in share for row in range(size)]
+    assert sorted(block for share in shares for block in share) == list(range(6))
 
 
 def test_batches_hold_the_scheduled_rows(split):

@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from padir.errors import PadirError
-from padir.metrics.writers import MetricWriter, read_metrics
+from padir.metrics.writers import MetricWriter, read_metrics, recorded
 
 
 def lines(folder):
@@ -122,6 +122,25 @@ def test_other_processes_touch_nothing(tmp_path):
         writer.flush()
         assert writer.last_step is None
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_session_adds_what_the_one_before_left_out(tmp_path):
+    with MetricWriter(tmp_path) as writer:
+        writer.write(5, {"train/loss": 1.0})
+    with MetricWriter(tmp_path, resume_step=5) as writer:
+        with pytest.raises(ValueError, match="step 5 after those of step 5"):
+            writer.write(5, {"train/loss": 2.0, "validation/loss": 3.0})
+        writer.write(5, {"validation/loss": 3.0})
+        with pytest.raises(ValueError, match="step 5 after those of step 5"):
+            writer.write(5, {"accuracy": 1.0})
+        writer.write(6, {"train/loss": 0.5})
+    assert lines(tmp_path) == [
+        {"step": 5, "train/loss": 1.0},
+        {"step": 5, "validation/loss": 3.0},
+        {"step": 6, "train/loss": 0.5},
+    ]
+    assert [recorded(tmp_path, "validation/loss", step) for step in (4, 5, 6)] == [None, 3.0, None]
+    assert recorded(tmp_path / "none", "validation/loss", 5) is None
 
 
 def test_misuse_is_refused_and_leaves_no_line(tmp_path):
