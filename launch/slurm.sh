@@ -16,11 +16,11 @@ needs NODES GPUS
 # to stop end one after the other, training with status 75, other work, which goes on where it was, by the signal (143):
 # the first must not have the others killed. scancel ends this script, too, before it could queue the job again.
 run=(srun --kill-on-bad-exit=0 --wait=120 "${command[@]}")
+# shellcheck disable=SC2016 # the job's shell expands it
+again='case $status in 75 | 143) scontrol requeue $SLURM_JOB_ID ;; esac'
 submit=(sbatch --job-name=padir "--nodes=$NODES" "--ntasks-per-node=$GPUS" "--gpus-per-node=$GPUS"
   --requeue --open-mode=append --signal=TERM@120
-  "--wrap=$(quoted "${run[@]}"); status=\$?
-case \$status in 75 | 143) scontrol requeue \$SLURM_JOB_ID ;; esac
-exit \$status")
+  "--wrap=$(quoted "${run[@]}"); status=\$?; $again; exit \$status")
 
 if [[ $dry_run ]]; then
   quoted "${submit[@]}"

@@ -27,11 +27,8 @@ needs ZONE
 # words, whether or not anybody is still connected.
 lock=.padir.lock
 # shellcheck disable=SC2016 # the hosts' shell expands it
-job='exec 9>>"$0"
-flock --nonblock 9 || { echo "$0: held; a job is at work on this host, see padir.log" >&2; exit 1; }
-trap : TERM
-set -o pipefail
-"$@" 2>&1 | (trap "" TERM; exec tee --append --output-error=warn-nopipe padir.log)'
+job='exec 9>>"$0"; flock --nonblock 9 || { echo "$0: held; a job is at work here, see padir.log" >&2; exit 1; }; '\
+'trap : TERM; set -o pipefail; "$@" 2>&1 | (trap "" TERM; exec tee --append --output-error=warn-nopipe padir.log)'
 if [[ $stop ]]; then
   remote=(fuser --kill -TERM "$lock")
 else

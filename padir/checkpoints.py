@@ -19,8 +19,8 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
-from padir.distributed import first_decides, first_process, say
-from padir.errors import PadirError, StorageError
+from padir.distributed import all_say, first_decides, first_process, say
+from padir.errors import PadirError, StorageError, kind_of
 from padir.run_directory import write_text
 from padir.sharding import replicated
 from padir.train_state import TrainState
@@ -141,12 +141,17 @@ class Checkpointer:
 
     def _see(self, newest: int) -> None:
         """Waits until this process sees what the first one does: a network's file system tells others late."""
-        for _ in range(_SECONDS_TO_SEE):
+        for wait in [*[1.0] * _SECONDS_TO_SEE, 0.0]:
             self._manager.reload()
-            if (self.steps() or [_NO_STEP])[-1] == newest:
-                return
-            time.sleep(1.0)
-        raise StorageError(f"{self._folder}: process 0 finds the newest checkpoint {newest}, this one {self.steps()}")
+            seen = (self.steps() or [_NO_STEP])[-1]
+            if seen == newest:
+                break
+            time.sleep(wait)
+        if not all_say(seen == newest):
+            raise StorageError(
+                f"{self._folder}: processes do not see the same checkpoints there: the newest is {newest} to process "
+                f"0, {seen} to process {jax.process_index()}"
+            )
 
     def _newest_whole(self, read: Callable[[int], _Read]) -> _Read | None:
         """What `read` returns for the newest step that it can read; those that it cannot are set aside."""
@@ -300,7 +305,7 @@ def _naming_damage(folder: Path) -> Iterator[None]:
         raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
     except OSError as error:
         # Of the storage, not of the checkpoint: older ones will do no better.
-        raise StorageError(f"{folder}: cannot be read ({error})") from error
+        raise kind_of(error)(f"{folder}: cannot be read ({error})") from error
 
 
 def _tidy(folder: Path) -> None:

@@ -117,7 +117,8 @@ _POSITIONAL = {"checkpoint": "path"}
 def main(arguments: list[str] | None = None) -> int:
     """Runs one subcommand; returns the exit status.
 
-    2: the user can mend it, and one line says how. 75: told to stop, saved, to be started again.
+    2: the user can mend it, and one line says how. 74: storage failed, and may not the next time. 75: told to stop,
+    saved, to be started again. 141: nobody reads what it prints any more.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = joined(arguments)

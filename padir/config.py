@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import gin
 from padir.commands import COMMANDS, DATACLASSES, OPERATIVE_FILES
 from padir.distributed import is_first
-from padir.errors import PadirError
+from padir.errors import PadirError, kind_of
 from padir.gin_statements import macros_in, reached_by, statements_of
 from padir.run_directory import write_text
 
@@ -148,6 +148,13 @@ def _instead(reason: str) -> str:
     return f"; choose {' or '.join(choices)}" if choices else ""
 
 
+def _original(error: BaseException) -> BaseException:
+    """What gin raised again, as a kind of its own under the same name, which keeps no error number."""
+    while error.__suppress_context__ and type(error).__bases__ == (type(error.__context__),):
+        error = error.__context__
+    return error
+
+
 def run(command: str) -> Any:
     """Runs a subcommand with what has been parsed.
 
@@ -164,7 +171,7 @@ def run(command: str) -> Any:
         raise
     except (PadirError, OSError) as error:
         # gin appends where the call came from; the message says all that the user needs.
-        raise PadirError(str(error).split("\n  In call to configurable")[0]) from error
+        raise kind_of(_original(error))(str(error).split("\n  In call to configurable")[0]) from error
     except TypeError as error:
         # gin's message for a dataclass with a field that nobody bound, made into ours.
         found = re.search(r"arguments: \[(.*?)\].*?configurable '(\w+)'", str(error), re.DOTALL)

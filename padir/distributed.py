@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError, kind_of
 
 COORDINATOR = "PADIR_COORDINATOR"
 NUM_PROCESSES = "PADIR_NUM_PROCESSES"
@@ -132,14 +132,19 @@ def first_decides(answer: int) -> int:
     return type(answer)(multihost_utils.broadcast_one_to_all(np.int32(answer)))
 
 
+def all_say(answer: bool) -> bool:
+    """Whether all processes answer yes; each must ask, in the same order."""
+    return answer if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.int32(answer)).all())
+
+
 def first_process(function: Callable[..., None]) -> Callable[..., None]:
     """Makes a function that the first process runs, while the others wait for it and stop if it fails.
 
     Every process must call it, in the same order as others of its kind; it must not compute on devices.
 
     Returns:
-      A function of the same arguments. It raises what `function` does in the first process; in the others, if that
-      was a PadirError, one of the same status, otherwise a RuntimeError.
+      A function of the same arguments. It raises what `function` does in the first process; in the others what ends
+      them with the same status, see `errors.kind_of`, and a RuntimeError for a defect.
     """
 
     @functools.wraps(function)
@@ -154,14 +159,11 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
             except Exception as error:
                 failure = error  # It goes on its way when the others know.
         wait_for_all()
-        status = 0 if failure is None else failure.status if isinstance(failure, PadirError) else 1
-        status = first_decides(status)
+        kinds = (None, RuntimeError, PadirError, StorageError)
+        kind = kinds[first_decides(0 if failure is None else kinds.index(kind_of(failure) or RuntimeError))]
         if failure is not None:
             raise failure
-        if status:
-            message = f"{function.__name__} failed in process 0, whose message says why"
-            error = PadirError(message) if status > 1 else RuntimeError(message)
-            error.status = status
-            raise error
+        if kind is not None:
+            raise kind(f"{function.__name__} failed in process 0, whose message says why")
 
     return in_first_process

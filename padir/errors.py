@@ -1,5 +1,7 @@
 """What ends a command other than success or a defect (layer 0)."""
 
+import errno
+
 
 class PadirError(ValueError):
     """Bad input, named clearly: which file, line or option, and what to do about it.
@@ -15,6 +17,17 @@ class StorageError(PadirError):
     """Nothing is wrong with the input: its storage failed, and may not another time (EX_IOERR of sysexits.h)."""
 
     status = 74
+
+
+# Of a disk or a network, rather than of a path that was given.
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EREMOTEIO)
+
+
+def kind_of(error: Exception) -> type[PadirError] | None:
+    """What a user is told of an error as: StorageError, PadirError, or None for a defect."""
+    if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in _PASSING):
+        return StorageError
+    return PadirError if isinstance(error, (PadirError, OSError)) else None
 
 
 class Preempted(Exception):

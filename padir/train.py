@@ -151,8 +151,10 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
     with Preemption() as preemption, watched, _checkpointer(run, cadence, activity) as checkpointer:
         with activity.doing(START):
             state, start_step = _begin(run, updates, mesh, checkpointer, initialize_from)
-        finished = start_step is not None and start_step >= run.num_steps
-        if finished and not lacks_evaluation(run, cadence, start_step):
+        if start_step is not None and start_step > run.num_steps:
+            return state
+        finished = start_step == run.num_steps
+        if finished and not lacks_evaluation(run, cadence):
             return state
         schedule = run.optimizer.schedule(run.num_steps)
         options = {"rules": rules, "remat": run.remat, "ema_decay": ema_decay}
@@ -161,10 +163,7 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
         devices = devices_of(run.model, mesh, peak_teraflops)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
             loop = Loop(run, cadence, mesh, checkpointer, writer, activity, preemption)
-            if finished:
-                loop.make_up_for_evaluation(state, start_step)
-                return state
-            return loop(state, step_fn, devices)
+            return loop.finish(state) if finished else loop(state, step_fn, devices)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from padir.checkpoints import Checkpointer
 from padir.data.batching import Buckets, rows_of_step, train_batches
 from padir.data.records import PreparedSet
 from padir.device_peaks import peak_flops
-from padir.distributed import first_decides, is_first, say
+from padir.distributed import first_decides, first_process, is_first, say
 from padir.errors import PadirError, Preempted
 from padir.guards import Guards, SaveClock, check_state, explained
 from padir.intervals import EVALUATE, SAVE, Activity, CompiledSteps, Devices, MetricWindow, NonFiniteError
@@ -139,7 +139,7 @@ class Loop:
         run, cadence = self._run, self._cadence
         self._activity.step = step = int(state.step)
         if step and self._evaluator is not None and _due(step, cadence.evaluate):
-            self.make_up_for_evaluation(state, step)
+            self._make_up_for_evaluation(state, step)
         clock, batches = SaveClock(cadence.checkpoint_minutes), self._batches(step)
         steps, window = CompiledSteps(step_fn, self._activity), MetricWindow(self._activity, devices)
         bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
@@ -156,7 +156,7 @@ class Loop:
                 )
                 evaluate = evaluate and self._evaluator is not None
                 checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
-                if self._preemption.after_step() and step < run.num_steps:
+                if self._preemption.after_step() and (step < run.num_steps or evaluate):
                     # First what the steps since the last interval came to: it says whether they are worth saving.
                     self._stop(state, step, window.finish())
                 # An interval ends whenever the loop is about to do something else: that is never timed as training.
@@ -172,10 +172,23 @@ class Loop:
                         self._save(state, written.get(self._loss) if cadence.keep_best else None)
                         clock.restart()
                     window.start()
-        say(f"trained to step {step}: {_summary(written)}")
-        if cadence.keep_best:
-            say(f"best checkpoint: step {self._checkpointer.best_step()}")
+        self._say_the_end(step, written)
         return state
+
+    def finish(self, state: TrainState) -> TrainState:
+        """Of a state that is the run's last: evaluates it, where that is still to be done, and returns it.
+
+        Raises:
+          Preempted: told to stop meanwhile; the checkpoint is still there.
+        """
+        self._activity.step = step = int(state.step)
+        self._say_the_end(step, self._make_up_for_evaluation(state, step))
+        return state
+
+    def _say_the_end(self, step: int, written: dict[str, float]) -> None:
+        say(f"trained to step {step}: {_summary(written)}")
+        if self._cadence.keep_best:
+            say(f"best checkpoint: step {self._checkpointer.best_step()}")
 
     def _batches(self, step: int) -> Iterator[Batch]:
         """The batches from `step` on; says what an epoch leaves out."""
@@ -198,14 +211,11 @@ class Loop:
         with self._activity.doing(EVALUATE):
             return self._evaluator(state.params, self._preemption.after_step)
 
-    def make_up_for_evaluation(self, state: TrainState, step: int) -> None:
-        """Evaluates a restored state that no session has: told to stop before it did, or not asked to at that time.
-
-        Raises:
-          Preempted: told to stop; the checkpoint is still there.
-        """
-        measured, loss = {}, _recorded_loss(self._run, step)
-        if not first_decides(loss is not None):
+    def _make_up_for_evaluation(self, state: TrainState, step: int) -> dict[str, float]:
+        """Evaluates a restored state that no session has: told to stop before it did, or not asked to at that time."""
+        measured: dict[str, float] | None = {}
+        known, loss = _recorded_loss(self._run, step)
+        if not known:
             measured = self._evaluated(state)
             if measured is None:
                 raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
@@ -214,6 +224,7 @@ class Loop:
             self._checkpointer.add_loss(loss)
         if measured:
             self._writer.write(step, measured)
+        return measured
 
     def _save(self, state: TrainState, loss: float | None) -> None:
         """Saves a state that is worth it; raises NonFiniteError for another."""
@@ -242,14 +253,22 @@ def loss_name(run: Run) -> str:
     return f"{run.splits[1]}/loss"
 
 
-def _recorded_loss(run: Run, step: int) -> float | None:
-    """What was evaluated at a step, as the first process knows."""
-    return recorded(Path(run.run_dir) / METRICS_FOLDER, loss_name(run), step) if is_first() else None
+def _recorded_loss(run: Run, step: int) -> tuple[bool, float]:
+    """Whether a step was evaluated and, in the first process, its loss; every process must ask."""
+    loss = None
+
+    @first_process
+    def read_the_record() -> None:
+        nonlocal loss
+        loss = recorded(Path(run.run_dir) / METRICS_FOLDER, loss_name(run), step)
+
+    read_the_record()
+    return first_decides(loss is not None), math.nan if loss is None else loss
 
 
-def lacks_evaluation(run: Run, cadence: Cadence, step: int) -> bool:
+def lacks_evaluation(run: Run, cadence: Cadence) -> bool:
     """Whether a run that has come to its last step has yet to be evaluated; every process must ask."""
-    return cadence.evaluate > 0 and first_decides(_recorded_loss(run, step) is None)
+    return cadence.evaluate > 0 and not _recorded_loss(run, run.num_steps)[0]
 
 
 def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from padir.checkpoints import Checkpointer
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
 from padir.sharding import make_mesh, replicated
 from padir.train_state import TrainState
 
@@ -221,3 +221,17 @@ class TestTheNewestWhole:
         with Checkpointer(tmp_path) as checkpointer, pytest.raises(PadirError, match="2: saved by another optimizer"):
             checkpointer.restore_newest(like)
         assert (tmp_path / "checkpoints" / "2").is_dir()
+
+    def test_what_another_host_sees_late_is_waited_for(self, tmp_path, mesh, monkeypatch):
+        """The first process has set 4 aside; here the file system still shows it for two looks."""
+        save(tmp_path, mesh, 2, 4)
+        looks, waits = iter([[2, 4], [2, 4], [2]]), []
+        monkeypatch.setattr("padir.checkpoints.time.sleep", waits.append)
+        with Checkpointer(tmp_path) as checkpointer:
+            with monkeypatch.context() as patch:
+                patch.setattr(checkpointer, "steps", lambda: next(looks))
+                checkpointer._see(2)
+            assert waits == [1.0, 1.0]
+            with pytest.raises(StorageError, match="the newest is 2 to process 0, 4 to process 0"):
+                checkpointer._see(2)
+        assert len(waits) > 60

@@ -1,5 +1,6 @@
 """The `padir` command as a user types it: flags, help, exit status, one line for every mistake."""
 
+import errno
 import json
 import os
 import re
@@ -303,3 +304,20 @@ def test_a_job_that_nobody_listens_to_has_not_succeeded(doing, status):
     finally:
         os.close(writer)
     assert done.returncode == status
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle"), 74),
+        (errors.StorageError("gone"), 74),
+        (PermissionError(errno.EACCES, "Permission denied"), 2),
+    ],
+)
+def test_storage_that_failed_is_worth_another_try(error, status, tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("padir.describe_checkpoint.open_model", fail)
+    assert cli.main(["checkpoint", str(tmp_path)]) == status
+    assert capsys.readouterr().err.startswith("padir checkpoint: ")

@@ -244,6 +244,23 @@ def test_two_processes_translate_together(launch, corpus, tiny, tmp_path):
     assert cli.main(["translate", *one, f"--output={tmp_path / 'one'}", "--batch_size=8"]) == 0
     shards = "".join((output / f"shard-{n:05d}-of-00006.txt").read_text(encoding="utf-8") for n in range(6))
     assert shards == (tmp_path / "one").read_text(encoding="utf-8") and len(set(shards.splitlines())) > 20
+
+    def kill_all_but_what_is_done(launcher):
+        for _ in range(1200):
+            if list((tmp_path / "killed").glob("shard-?????-of-00040.txt")):
+                os.killpg(launcher, signal.SIGKILL)
+                return
+            time.sleep(0.02)
+        raise AssertionError("no shard in 24 seconds")
+
+    again = [tiny.padir, *inputs, f"--output={tmp_path / 'killed'}", "--shards=40", "--batch_size=8"]
+    assert launch(*again, **options, meanwhile=kill_all_but_what_is_done).returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "rejects.jsonl").exists()
+    done = launch(*again, **options)
+    assert done.returncode == 0 and "are done; going on" in done.stderr and counts in done.stderr
+    paths = sorted((tmp_path / "killed").glob("shard-*"))
+    assert len(paths) == 40 and "".join(path.read_text(encoding="utf-8") for path in paths) == shards
+    assert (tmp_path / "killed" / "rejects.jsonl").read_bytes() == (output / "rejects.jsonl").read_bytes()
     rejects = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
     assert [(Path(record["file"]).name, record["line"]) for record in rejects] == [
         ("a.txt", 6),

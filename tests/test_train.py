@@ -185,8 +185,8 @@ class TestToldToStopWhereItEvaluates:
 
     @pytest.mark.parametrize(
         ("asked", "saved"),
-        [(8, 8), (9, 8), (11, 9), (16, 12)],
-        ids=["at the step", "in evaluation", "a step later", "in the last evaluation"],
+        [(8, 8), (9, 8), (11, 9), (14, 12), (15, 12)],
+        ids=["at the step", "in evaluation", "a step later", "at the last step", "in the last evaluation"],
     )
     def test_the_run_ends_as_if_left_alone(self, tiny, straight, tmp_path, monkeypatch, asked, saved):
         """`asked`: how often the loop asks until it is told, besides in the evaluation of step 4."""
@@ -229,11 +229,18 @@ class TestToldToStopWhereItEvaluates:
         lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
         assert [line["step"] for line in lines] == [2, 4, 6, 8, 9]
 
-    def test_a_run_that_ended_unevaluated_is(self, tiny, tmp_path):
+    def test_a_run_that_ended_unevaluated_is(self, tiny, tmp_path, capfd):
         cadence = Cadence(log=2, evaluate=0, checkpoint=4)
         for evaluate in (0, 4, 4):
             tiny.train(tmp_path / "run", "ar", cadence=dataclasses.replace(cadence, evaluate=evaluate))
         assert list(validation_losses(tmp_path / "run")) == [12]
+        assert capfd.readouterr().err.count("validation/loss") == 1
+        # One that was not a number was evaluated, too.
+        record = tmp_path / "run" / "metrics" / "metrics.jsonl"
+        record.write_text(re.sub(r'"validation/loss": [0-9.]+', '"validation/loss": null', record.read_text()))
+        tiny.train(tmp_path / "run", "ar", cadence=dataclasses.replace(cadence, evaluate=4))
+        tiny.train(tmp_path / "run", "ar", num_steps=16, cadence=dataclasses.replace(cadence, evaluate=4, keep_best=1))
+        assert list(validation_losses(tmp_path / "run")) == [12, 16]
 
 
 def stored_losses(run_dir):

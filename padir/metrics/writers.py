@@ -161,10 +161,14 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def recorded(log_dir: str | os.PathLike[str], name: str, step: int) -> float | None:
-    """The value of a step in the folder's `metrics.jsonl`; None where there is none, or not even the file."""
+    """The value of a step in the folder's `metrics.jsonl`; None where there is none, or not even the file.
+
+    One that was not finite is NaN.
+    """
     path = pathlib.Path(log_dir) / FILE_NAME
     lines = read_metrics(path) if path.exists() else []
-    return next((line[name] for line in lines if line["step"] == step and name in line), None)
+    values = [line[name] for line in lines if line["step"] == step and name in line]
+    return None if not values else math.nan if values[0] is None else values[0]
 
 
 def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> dict[str, Any] | None:

@@ -196,7 +196,7 @@ def test_a_host_at_work_takes_no_second_job_and_stops_when_told(launch, recorded
         wait_for(lambda: steps() > seen + 3)
         second = subprocess.run(remote(*WORDS), **shell, capture_output=True, text=True, timeout=60)
         assert (second.returncode, second.stdout) == (1, "")
-        assert second.stderr == ".padir.lock: held; a job is at work on this host, see padir.log\n"
+        assert second.stderr == ".padir.lock: held; a job is at work here, see padir.log\n"
         subprocess.run(remote("--stop"), **shell, check=True, capture_output=True, timeout=60)
         assert first.wait(timeout=60) == 75
         assert (home / "padir.log").read_text().endswith("saving\nsaved\n")

@@ -134,11 +134,13 @@ def test_a_session_adds_what_the_one_before_left_out(tmp_path):
         with pytest.raises(ValueError, match="step 5 after those of step 5"):
             writer.write(5, {"accuracy": 1.0})
         writer.write(6, {"train/loss": 0.5})
-    assert lines(tmp_path) == [
+        writer.write(7, {"validation/loss": math.inf})
+    assert lines(tmp_path)[:3] == [
         {"step": 5, "train/loss": 1.0},
         {"step": 5, "validation/loss": 3.0},
         {"step": 6, "train/loss": 0.5},
     ]
+    assert math.isnan(recorded(tmp_path, "validation/loss", 7))
     assert [recorded(tmp_path, "validation/loss", step) for step in (4, 5, 6)] == [None, 3.0, None]
     assert recorded(tmp_path / "none", "validation/loss", 5) is None
 
