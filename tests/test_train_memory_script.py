@@ -24,7 +24,7 @@ def test_growth_by_hand(script):
 
 def test_memory_stays(tiny, run_python, tmp_path):
     """A state that was kept at every update, 300 kB or more of parameters, would add up to 100 MB."""
-    # A huge page counts whole once any of it is used, too coarsely for so few updates; the script itself has them.
+    # A huge page counts whole as soon as any of it is used, too coarsely for so few updates; the script itself has them.
     code = "from padir import host_memory\nhost_memory._ask_for_huge_pages = lambda: None\n"
     code += f"import runpy\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     output = tmp_path / "memory.json"
