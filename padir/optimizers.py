@@ -121,6 +121,7 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
             return (decay * old + weighted_squares + rate * epsilon).astype(old.dtype)
 
         def scaled(gradient: Array, row: Array, column: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
+            """One array's update, and its moments: by row and column, or whole."""
             if whole.shape == gradient.shape:
                 whole = moment(whole, rate * jnp.square(gradient))
                 step = gradient * whole**-0.5
@@ -129,11 +130,11 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
             row = moment(row, rate * jnp.square(gradient).mean(longest))
             column = moment(column, (rate * gradient * gradient).mean(second))
             rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(column, second)
-            # Of the factors, each to the power of -1.
-            row_factor, column_factor = rows.mean(second, keepdims=True) / rows, 1.0 / columns
-            by_row = (gradient * column_factor * gradient).mean(longest, keepdims=True)
-            rms = jnp.sqrt((by_row * row_factor).mean())
-            factor = jnp.sqrt(row_factor) / jnp.maximum(1.0, rms) * jnp.sqrt(column_factor)
+            # What a gradient's square is multiplied with, so that the update need not be there for its RMS.
+            row_square, column_square = rows.mean(second, keepdims=True) / rows, 1.0 / columns
+            by_row = (gradient * column_square * gradient).mean(longest, keepdims=True)
+            rms = jnp.sqrt((by_row * row_square).mean())
+            factor = jnp.sqrt(row_square) / jnp.maximum(1.0, rms) * jnp.sqrt(column_square)
             return gradient * factor, row, column, whole
 
         leaves, tree = jax.tree.flatten(gradients)

@@ -121,7 +121,7 @@ class Loop:
         if cadence.evaluate:
             rules = run.layout.rules
             self._evaluator = Evaluator(run.model, run.data, run.splits[1], run.buckets, run.batch_size, mesh, rules)
-        self._loss = loss_name(run)
+        self._loss = _loss_name(run)
 
     def __call__(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
         """Trains `state` with the step of `make_train_step` and returns the last one.
@@ -248,7 +248,7 @@ class Loop:
         return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
 
 
-def loss_name(run: Run) -> str:
+def _loss_name(run: Run) -> str:
     """What the loss in evaluation is called in metrics.jsonl."""
     return f"{run.splits[1]}/loss"
 
@@ -260,7 +260,7 @@ def _recorded_loss(run: Run, step: int) -> tuple[bool, float]:
     @first_process
     def read_the_record() -> None:
         nonlocal loss
-        loss = recorded(Path(run.run_dir) / METRICS_FOLDER, loss_name(run), step)
+        loss = recorded(Path(run.run_dir) / METRICS_FOLDER, _loss_name(run), step)
 
     read_the_record()
     return first_decides(loss is not None), math.nan if loss is None else loss
