@@ -1,15 +1,21 @@
-"""The memory of this process, and how the C library keeps what a CPU program has freed (layer 0)."""
+"""The memory of this process, and how the C library holds it for CPU programs (layer 0)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import resource
 import sys
 from pathlib import Path
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
+# From mman.h.
+_MADV_HUGEPAGE = 14
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MAPS = Path("/proc/self/maps")
+_RESERVED_AT_ONCE = 2**30
 
 
 @functools.cache
@@ -20,6 +26,10 @@ def keep_freed() -> bool:
     gives it back, so that every call pays for zeroed pages: a third of the time of logits [160, 32128] on CPU. Memory
     that the process has had at its peak stays its own.
 
+    Where Linux gives huge pages to those who ask, as most distributions have it, this also asks for them: an update at
+    paper size takes up to a tenth less time. They are asked for by address, so as many addresses as the machine has
+    memory are reserved first; memory itself is taken as it is written to.
+
     Returns:
       Whether the C library took it; False elsewhere than on Linux with glibc, where nothing changes.
     """
@@ -28,9 +38,30 @@ def keep_freed() -> bool:
     except (OSError, AttributeError):
         return False
     # One arena, because those of other threads hold 64 MB at most and map what is larger whatever they are told.
-    wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20))
-    taken = [mallopt(parameter, value) for parameter, value in wanted]
-    return taken == [1] * len(wanted)
+    wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 * 2**20))
+    taken = [mallopt(parameter, value) for parameter, value in wanted] == [1] * len(wanted)
+    if taken and _HUGE_PAGES.exists() and "[madvise]" in _HUGE_PAGES.read_text():
+        _ask_for_huge_pages()
+    return taken
+
+
+def _ask_for_huge_pages() -> None:
+    """Has what malloc will hand out lie in huge pages; where there is no room for so many addresses, less of it."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    reserved = [libc.malloc(_RESERVED_AT_ONCE) for _ in range(memory // _RESERVED_AT_ONCE)]
+    for address in reserved:
+        libc.free(address)
+    for line in _MAPS.read_text().splitlines():
+        if line.endswith("[heap]"):
+            begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+            libc.madvise(begin, end - begin, _MADV_HUGEPAGE)
 
 
 def allocated_bytes() -> int:

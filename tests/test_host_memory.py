@@ -38,6 +38,29 @@ def test_room_that_was_freed_is_not_asked_for_again():
     assert faults("keep") * 3 < faults("default")
 
 
+HUGE = """
+import re
+from pathlib import Path
+import numpy as np
+from padir import host_memory
+assert host_memory.keep_freed()
+before = host_memory.allocated_bytes()
+assert before < 1e9, "addresses are reserved, no memory"
+array = np.ones(10**8, np.uint8)
+print(re.search(r"AnonHugePages: *([0-9]+) kB", Path("/proc/self/smaps_rollup").read_text())[1])
+"""
+
+
+@pytest.mark.skipif(
+    not host_memory._HUGE_PAGES.exists() or "[madvise]" not in host_memory._HUGE_PAGES.read_text(),
+    reason="huge pages are not for those who ask here",
+)
+def test_what_is_allocated_lies_in_huge_pages():
+    """Most of 100 MB; how much depends on what memory the system has in one piece."""
+    done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 20_000
+
+
 def test_another_c_library_changes_nothing(monkeypatch):
     host_memory.keep_freed.cache_clear()
     monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda _: object())
