@@ -83,6 +83,52 @@ def test_dropout_reaches_what_is_applied_but_not_the_reported_weights(attention)
     assert not np.allclose(output, plain_output)
 
 
+def gradients(dtype, logits, applied):
+    """Of everything that two such functions of a query, a key, a value and a bias are given."""
+    shapes = {"query": (2, 4, HEADS, WIDTH), "key": (2, 6, HEADS, WIDTH), "value": (2, 6, HEADS, WIDTH)}
+    given = [jnp.asarray(random(*shape, seed=i), dtype) for i, shape in enumerate(shapes.values())]
+    bias, wanted = jnp.asarray(random(2, HEADS, 4, 6, seed=5)), random(2, 4, FEATURES, seed=6)
+
+    def summed(query, key, value, bias):
+        weights = jax.nn.softmax(logits(query, key) + bias, axis=-1)
+        return (applied(weights, value).astype(jnp.float32) * wanted).sum()
+
+    return jax.jit(jax.grad(summed, argnums=(0, 1, 2, 3)))(*given, bias)
+
+
+@pytest.mark.parametrize("as_on", ["CPU", "others"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_against_those_of_plain_einsums(dtype, as_on, monkeypatch):
+    attention = MultiHeadAttention(
+        FEATURES, HEADS, WIDTH, dropout_rate=0.0, dtype=jnp.dtype(dtype), rngs=nnx.Rngs(params=jax.random.key(0))
+    )
+
+    def logits(query, key):
+        return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+
+    def applied(weights, value):
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(dtype), value)
+        return attention.out(mixed.reshape(*mixed.shape[:-2], -1))
+
+    expected = gradients(dtype, logits, applied)
+    if as_on == "others":
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
+    found = gradients(dtype, attention.logits, attention.apply)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        exact, tolerance = np.abs(other.astype(jnp.float32)).max(), {"float32": 1e-6, "bfloat16": 0.01}[dtype]
+        np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), atol=tolerance * exact)
+
+
+def test_only_cpu_is_told_to_turn_a_factor_first(attention):
+    """For others the compiler chooses layouts, and a barrier would be in its way."""
+    shape = jax.ShapeDtypeStruct((2, 4, HEADS, WIDTH), jnp.float32)
+    gradient = jax.jit(jax.grad(lambda query, key: attention.logits(query, key).sum(), argnums=1))
+    for platform, count in {"cpu": 1, "cuda": 0, "tpu": 0}.items():
+        lowered = gradient.trace(shape, shape).lower(lowering_platforms=(platform,)).as_text()
+        assert lowered.count("optimization_barrier") == count, platform
+
+
 def test_weights_are_float32_in_a_bfloat16_model():
     narrow = MultiHeadAttention(
         FEATURES,
