@@ -2,8 +2,9 @@
 
 The autoregressive model and PaDIR with one and two stages, untrained, take turns in a random order in one process on
 the same batch of random tokens without padding. An update is all of it: noise, forward, backward, Adafactor, in
-float32 with dropout, from the batch on the host to the new state and the metrics on the host. In the same turns plain
-matrix products are timed, forward and backward as a dense layer has them; the fastest is the machine's rate, which the
+float32 with dropout, from the batch on the host to the new state and the metrics on the host. One that is not timed
+goes before each that is, as in a run, where the update before is of the same model. In the same turns plain matrix
+products are timed, forward and backward as a dense layer has them; the fastest is the machine's rate, which the
 updates' own is held against. Prints a table and writes JSON.
 """
 
@@ -91,7 +92,7 @@ def measure(
     trained = {name: Updates(model, features) for name, model in built.items()}
     products = plain_products(batch * target, built["AR"].network)
     runs: dict[str, Callable[[Any], Any]] = {**trained, **{name: run for name, (run, _) in products.items()}}
-    timings = take_turns(runs, [None], repeats=repeats)
+    timings = take_turns(runs, [None], repeats=repeats, untimed=1)
     machine = {name: flop / _seconds(timings[name]) / 1e9 for name, (_, flop) in products.items()}
     shape = {"batch": batch, "source": source, "target": target}
     return {

@@ -88,6 +88,7 @@ def take_turns(
     *,
     repeats: int = 3,
     seed: int = 0,
+    untimed: int = 0,
     shape: Callable[[Request], Hashable] = lambda request: request,
 ) -> dict[str, Timing]:
     """Times every request on every system, systems taking turns in a random order on each.
@@ -100,6 +101,7 @@ def take_turns(
       requests: what they are asked.
       repeats: how often each is timed on each system.
       seed: of the order.
+      untimed: how often a system is asked before each sample, so that caches hold what they do where it runs alone.
       shape: requests for which this is equal need the same programs.
 
     Returns:
@@ -125,6 +127,8 @@ def take_turns(
                 # Turn by turn on the same request: whatever slows the machine for a while slows all alike.
                 for name in order.sample(list(systems), len(systems)):
                     with Compilations() as compiled:
+                        for _ in range(untimed):
+                            systems[name](requests[index])
                         began = time.perf_counter()
                         systems[name](requests[index])
                         samples[name].append(1e3 * (time.perf_counter() - began))

@@ -48,6 +48,13 @@ def test_requests_of_one_shape_are_warmed_up_once():
     assert len(calls) == 4 + 6
 
 
+def test_untimed_calls_come_right_before_a_sample():
+    calls, timings = recorded(0, repeats=2, untimed=2)
+    asked = calls[6:]
+    assert len(asked) == 3 * 12 and len(timings["a"].samples) == 6
+    assert asked[::3] == asked[1::3] == asked[2::3] == recorded(0, repeats=2)[0][6:]
+
+
 def test_the_order_is_random_and_follows_the_seed():
     first, again, other = (recorded(seed, repeats=5)[0] for seed in (1, 1, 2))
     assert first == again != other
