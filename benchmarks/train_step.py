@@ -75,6 +75,7 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
+    host_memory.keep_freed_on_cpu()  # As the padir command does.
     result = measure(**{name: getattr(options, name) for name in sizes})
     write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
     print(table(result))
@@ -85,8 +86,6 @@ def measure(
 ) -> dict[str, Any]:
     """Times updates and plain products in turns; returns what is written."""
     facts = run_facts()
-    if jax.default_backend() == "cpu":
-        host_memory.keep_freed()  # As `padir train` does.
     features = random_batch(batch, source, target, pieces)
     built = models(embed_dim, layers, pieces, source, target)
     trained = {name: Updates(model, features) for name, model in built.items()}

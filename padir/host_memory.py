@@ -14,8 +14,24 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 # From mman.h.
 _MADV_HUGEPAGE = 14
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _MAPS = Path("/proc/self/maps")
 _RESERVED_AT_ONCE = 2**30
+_DEVICES = Path("/dev")
+# Of TPUs, by either of their drivers, and of NVIDIA's and AMD's GPUs.
+_ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
+
+
+def keep_freed_on_cpu() -> None:
+    """Calls `keep_freed` where JAX is going to compute on CPU; to be called before it starts.
+
+    Asked later JAX has threads, which go on taking memory from places of their own that it does not reach. That JAX
+    will find nothing else is told by JAX_PLATFORMS or the absence of an accelerator's device file; where that is wrong,
+    `keep_freed` comes when JAX has started.
+    """
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if platforms == "cpu" if platforms else not any(next(_DEVICES.glob(name), None) for name in _ACCELERATORS):
+        keep_freed()
 
 
 @functools.cache
@@ -27,32 +43,41 @@ def keep_freed() -> bool:
     that the process has had at its peak stays its own.
 
     Where Linux gives huge pages to those who ask, as most distributions have it, this also asks for them: an update at
-    paper size takes up to a tenth less time. They are asked for by address, so as many addresses as the machine has
-    memory are reserved first; memory itself is taken as it is written to.
+    paper size takes a tenth less time. They are asked for by address, so as many addresses as the machine has memory
+    are reserved first; memory itself is taken as it is written to. Where addresses are limited or count as memory, they
+    are left alone.
 
     Returns:
       Whether the C library took it; False elsewhere than on Linux with glibc, where nothing changes.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        mallopt = libc.mallopt
     except (OSError, AttributeError):
         return False
     # One arena, because those of other threads hold 64 MB at most and map what is larger whatever they are told.
     wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 * 2**20))
     taken = [mallopt(parameter, value) for parameter, value in wanted] == [1] * len(wanted)
-    if taken and _HUGE_PAGES.exists() and "[madvise]" in _HUGE_PAGES.read_text():
-        _ask_for_huge_pages()
+    if taken and _huge_pages_for_the_asking():
+        _ask_for_huge_pages(libc)
     return taken
 
 
-def _ask_for_huge_pages() -> None:
-    """Has what malloc will hand out lie in huge pages; where there is no room for so many addresses, less of it."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
+def _huge_pages_for_the_asking() -> bool:
+    """Whether Linux gives them to who asks, and lets a process have more addresses than it uses."""
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return (
+        _HUGE_PAGES.exists()
+        and "[madvise]" in _HUGE_PAGES.read_text()
+        and _OVERCOMMIT.read_text().strip() != "2"
+        and all(limit == resource.RLIM_INFINITY for limit in limits)
     )
+
+
+def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
+    """Has what malloc will hand out lie in huge pages, up to as much as the machine has memory."""
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     reserved = [libc.malloc(_RESERVED_AT_ONCE) for _ in range(memory // _RESERVED_AT_ONCE)]

@@ -51,14 +51,61 @@ print(re.search(r"AnonHugePages: *([0-9]+) kB", Path("/proc/self/smaps_rollup").
 """
 
 
-@pytest.mark.skipif(
-    not host_memory._HUGE_PAGES.exists() or "[madvise]" not in host_memory._HUGE_PAGES.read_text(),
-    reason="huge pages are not for those who ask here",
-)
+@pytest.mark.skipif(not host_memory._huge_pages_for_the_asking(), reason="huge pages are not for those who ask here")
 def test_what_is_allocated_lies_in_huge_pages():
     """Most of 100 MB; how much depends on what memory the system has in one piece."""
     done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 20_000
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from padir import host_memory
+if sys.argv[1] == "addresses":
+    resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
+else:
+    host_memory._OVERCOMMIT = Path(sys.argv[1])
+assert host_memory.keep_freed()
+(size,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmSize:"))
+assert int(size.split()[1]) < 2**20, size
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps memory so")
+def test_addresses_are_left_alone_where_they_are_limited_or_count(tmp_path):
+    strict = tmp_path / "overcommit_memory"
+    strict.write_text("2\n")
+    for how in ("addresses", str(strict)):
+        subprocess.run([sys.executable, "-c", LIMITED, how], check=True)
+
+
+@pytest.mark.parametrize(
+    "platforms, device, asked",
+    [
+        (None, None, True),
+        (None, "nvidia0", False),
+        (None, "nvidiactl", True),
+        (None, "accel0", False),
+        (None, "vfio/12", False),
+        (None, "vfio/vfio", True),
+        (None, "kfd", False),
+        ("cpu", "nvidia0", True),
+        ("tpu,cpu", None, False),
+    ],
+)
+def test_only_where_jax_will_compute_on_cpu(monkeypatch, tmp_path, platforms, device, asked):
+    calls = []
+    monkeypatch.setattr(host_memory, "keep_freed", lambda: calls.append(1))
+    monkeypatch.setattr(host_memory, "_DEVICES", tmp_path)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    if platforms:
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    if device:
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+    host_memory.keep_freed_on_cpu()
+    assert calls == [1] * asked
 
 
 def test_another_c_library_changes_nothing(monkeypatch):

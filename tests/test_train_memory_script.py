@@ -24,9 +24,7 @@ def test_growth_by_hand(script):
 
 def test_memory_stays(tiny, run_python, tmp_path):
     """A state that was kept at every update, 300 kB or more of parameters, would add up to 100 MB."""
-    # A huge page counts whole once any of it is used, too coarsely for so few updates; the script itself has them.
-    code = "from padir import host_memory\nhost_memory._ask_for_huge_pages = lambda: None\n"
-    code += f"import runpy\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    code = f"import runpy\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     output = tmp_path / "memory.json"
     options = {"output": output, "data_dir": tiny.data, "steps": 480, "every": 5, "buckets": 32}
     done = run_python(code, *(word for name, value in options.items() for word in (f"--{name}", value)))
