@@ -1,11 +1,11 @@
 """How long an update takes at paper size: `python benchmarks/train_step.py --output FILE.json`.
 
-The autoregressive model and PaDIR with one and two stages, untrained, take turns in a random order in one process on
-the same batch of random tokens without padding. An update is all of it: noise, forward, backward, Adafactor, in
-float32 with dropout, from the batch on the host to the new state and the metrics on the host. One that is not timed
-goes before each that is, as in a run, where the update before is of the same model. In the same turns plain matrix
-products are timed, forward and backward as a dense layer has them; the fastest is the machine's rate, which the
-updates' own is held against. Prints a table and writes JSON.
+The autoregressive model and PaDIR with one and two stages, untrained, one after the other, for in a run there is only
+one: on the same batch of random tokens without padding. An update is all of it: noise, forward, backward, Adafactor,
+in float32 with dropout, from the batch on the host to the new state and the metrics on the host. In a random order with
+each timed update, which follows one that is not timed, plain matrix products take turns, forward and backward as a
+dense layer has them; the fastest is the machine's rate, which the model's own is held against. Prints a table and
+writes JSON.
 """
 
 from __future__ import annotations
@@ -88,21 +88,27 @@ def measure(
     facts = run_facts()
     features = random_batch(batch, source, target, pieces)
     built = models(embed_dim, layers, pieces, source, target)
-    trained = {name: Updates(model, features) for name, model in built.items()}
     products = plain_products(batch * target, built["AR"].network)
-    runs: dict[str, Callable[[Any], Any]] = {**trained, **{name: run for name, (run, _) in products.items()}}
+    shape = {"batch": batch, "source": source, "target": target}
+    systems = {name: timed(name, model, features, products, repeats, shape) for name, model in built.items()}
+    return {"facts": facts | {"load_average_after": list(os.getloadavg())}, **shape, "systems": systems}
+
+
+def timed(
+    name: str,
+    model: Model,
+    features: dict[str, np.ndarray],
+    products: dict[str, tuple[Callable[[Any], Any], int]],
+    repeats: int,
+    shape: dict[str, int],
+) -> dict[str, Any]:
+    """Times a model's updates, and plain products in turns with them: what is written of it."""
+    updates = Updates(model, features)
+    runs: dict[str, Callable[[Any], Any]] = {name: updates, **{name: run for name, (run, _) in products.items()}}
     timings = take_turns(runs, [None], repeats=repeats, untimed=1)
     machine = {name: flop / _seconds(timings[name]) / 1e9 for name, (_, flop) in products.items()}
-    shape = {"batch": batch, "source": source, "target": target}
-    return {
-        "facts": facts | {"load_average_after": list(os.getloadavg())},
-        **shape,
-        "machine_gflops_per_second": machine,
-        "systems": {
-            name: describe(updates, timings[name], max(machine.values()), shape) | _against_t5x(name, timings[name])
-            for name, updates in trained.items()
-        },
-    }
+    described = describe(updates, timings[name], max(machine.values()), shape)
+    return described | {"machine_gflops_per_second": machine} | _against_t5x(name, timings[name])
 
 
 def models(embed_dim: int, layers: int, pieces: int, source: int, target: int) -> dict[str, Model]:
@@ -194,20 +200,18 @@ def _seconds(timing: Timing) -> float:
 
 def table(result: dict[str, Any]) -> str:
     """A result as Markdown."""
-    machine = ", ".join(f"{name} {rate:.0f}" for name, rate in result["machine_gflops_per_second"].items())
     lines = [
-        f"plain products of float32, GFLOP/s: {machine}",
-        "| model | compile s | n | median ms | 95% interval | p99 | tokens/s | GFLOP | GFLOP/s | of plain | T5X / it |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| model | compile s | n | median ms | 95% | p99 | tokens/s | GFLOP | GFLOP/s | plain | of it | T5X / it |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in result["systems"].items():
-        step = row["step_ms"]
+        step, plain = row["step_ms"], max(row["machine_gflops_per_second"].values())
         low, high = step["median_ci95"]
         against = f"{row['speed_up_over_t5x']:.2f}x" if "speed_up_over_t5x" in row else "–"
         lines.append(
             f"| {name} | {row['compile_seconds']:.0f} | {step['n']} | {step['median']:.0f} | {low:.0f}–{high:.0f} | "
             f"{step['p99']:.0f} | {row['tokens_per_second']:.0f} | {row['gflop']:.0f} | "
-            f"{row['gflops_per_second']:.0f} | {100 * row['of_machine']:.0f}% | {against} |"
+            f"{row['gflops_per_second']:.0f} | {plain:.0f} | {100 * row['of_machine']:.0f}% | {against} |"
         )
     return "\n".join(lines)
 

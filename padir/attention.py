@@ -124,7 +124,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[Array, Array]:
         """Attends from projected queries to projected keys: → (output [B, Q, E], weights [B, H, Q, K])."""
         weights = self.weights(query, keys.key, bias)
-        dropped = dropout(weights, self.dropout_rate, dropout_key, broadcast_axis=-2)
+        dropped = dropout(weights, self.dropout_rate, dropout_key)
         return self.apply(dropped, keys.value), weights
 
 

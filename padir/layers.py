@@ -7,6 +7,7 @@ key (None: off), so a layer is a pure function of its inputs and can be remateri
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,27 +20,23 @@ from padir.weights import for_products, project
 ACTIVATIONS = ("relu", "gated-gelu")
 
 
-def dropout(x: Array, rate: float, key: Array | None, broadcast_axis: int | None = None) -> Array:
+def dropout(x: Array, rate: float, key: Array | None) -> Array:
     """Zeroes elements with probability `rate` and scales the rest by 1/(1-rate).
 
     Args:
-      x: any shape.
+      x: [..., L, n]; one decision is shared along the length, as in T5.
       rate: probability of a zero.
       key: randomness; None leaves `x` as it is (evaluation).
-      broadcast_axis: axis along which one decision is shared (T5 shares it along the length).
     """
     if key is None or rate == 0.0:
         return x
-    shape = list(x.shape)
-    if broadcast_axis is not None:
-        shape[broadcast_axis] = 1
-    keep = jax.random.bernoulli(key, 1.0 - rate, shape)
+    keep = jax.random.bernoulli(key, 1.0 - rate, (*x.shape[:-2], 1, x.shape[-1]))
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def subkey(key: Array | None, index: int) -> Array | None:
-    """Derives the key of the index-th consumer; None stays None (dropout off)."""
-    return None if key is None else jax.random.fold_in(key, index)
+def subkeys(key: Array | None, count: int) -> Sequence[Array | None]:
+    """Derives a key for each of `count` consumers, all at once; None for each of None (dropout off)."""
+    return (None,) * count if key is None else jax.random.split(key, count)
 
 
 class Dense(nnx.Module):
@@ -142,7 +139,7 @@ class MLP(nnx.Module):
         else:
             hidden = jax.nn.relu(self.wi(x))
         hidden = constrain(hidden, "batch", "length", "act_mlp")
-        return self.wo(dropout(hidden, self.dropout_rate, dropout_key, broadcast_axis=-2))
+        return self.wo(dropout(hidden, self.dropout_rate, dropout_key))
 
 
 class RelativePositionBias(nnx.Module):

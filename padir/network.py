@@ -24,7 +24,7 @@ from padir.cache import DecoderCache, LayerCache
 from padir.checks import whole
 from padir.decode_plan import DecodePlan
 from padir.errors import PadirError
-from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkey
+from padir.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkeys
 from padir.remat import rematerialised
 from padir.sharding import constrain
 from padir.types import Array
@@ -109,11 +109,11 @@ class EncoderLayer(nnx.Module):
 
     def __call__(self, x: Array, bias: Array, key: Array | None) -> Array:
         """x [B, Ls, E], bias [B, H, Ls, Ls] → [B, Ls, E]."""
-        normed = self.pre_attention_layer_norm(x)
-        attended, _ = self.attention(*self.attention.query_key_value(normed), bias, subkey(key, 0))
-        x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
-        fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 2))
-        return _residual(x + dropout(fed, self.dropout_rate, subkey(key, 3), broadcast_axis=-2))
+        keys = subkeys(key, 4)
+        attended, _ = self.attention(*self.attention.query_key_value(self.pre_attention_layer_norm(x)), bias, keys[0])
+        x = _residual(x + dropout(attended, self.dropout_rate, keys[1]))
+        fed = self.mlp(self.pre_mlp_layer_norm(x), keys[2])
+        return _residual(x + dropout(fed, self.dropout_rate, keys[3]))
 
 
 class Encoder(nnx.Module):
@@ -128,10 +128,11 @@ class Encoder(nnx.Module):
     def __call__(self, x: Array, mask: Array, key: Array | None) -> Array:
         """x [B, Ls, E], mask [B, 1, Ls, Ls] bool → [B, Ls, E]."""
         bias = self.relpos_bias(x.shape[1]) + masks.to_bias(mask)
-        x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
-        for index, layer in enumerate(self.layers):
-            x = rematerialised(layer)(x, bias, subkey(key, index + 2))
-        return dropout(self.encoder_norm(x), self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+        first, last, *of_layers = subkeys(key, 2 + len(self.layers))
+        x = dropout(x, self.dropout_rate, first)
+        for layer, of_layer in zip(self.layers, of_layers, strict=True):
+            x = rematerialised(layer)(x, bias, of_layer)
+        return dropout(self.encoder_norm(x), self.dropout_rate, last)
 
 
 class DecoderLayer(nnx.Module):
@@ -171,17 +172,17 @@ class DecoderLayer(nnx.Module):
 
         `cached` is (keys and values of all positions, position): the new ones are written there.
         """
-        normed = self.pre_self_attention_layer_norm(x)
-        query, keys = self.self_attention.query_key_value(normed)
+        dropout_keys = subkeys(key, 7)
+        query, keys = self.self_attention.query_key_value(self.pre_self_attention_layer_norm(x))
         if cached is not None:
             keys = kv_cache.write(cached[0].self_attention, keys, cached[1])
-        attended, self_weights = self.self_attention(query, keys, self_bias, subkey(key, 0))
-        x = _residual(x + dropout(attended, self.dropout_rate, subkey(key, 1), broadcast_axis=-2))
+        attended, self_weights = self.self_attention(query, keys, self_bias, dropout_keys[0])
+        x = _residual(x + dropout(attended, self.dropout_rate, dropout_keys[1]))
 
         values = None
         if positional_weights is not None:
             # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
-            weights = dropout(positional_weights, self.dropout_rate, subkey(key, 2), broadcast_axis=-2)
+            weights = dropout(positional_weights, self.dropout_rate, dropout_keys[2])
             values = self.positional_attention.values(x)
             if cached is not None:
                 values = kv_cache.write(cached[0].positional, values, cached[1])
@@ -190,11 +191,11 @@ class DecoderLayer(nnx.Module):
         normed = self.pre_cross_attention_layer_norm(x)
         # [B·K, q, E] → [B, K·q, E]: all hypotheses of a source are just more queries on its one memory.
         folded = self.encoder_decoder_attention.queries(normed.reshape(source.key.shape[0], -1, normed.shape[-1]))
-        attended, cross = self.encoder_decoder_attention(folded, source, source_bias, subkey(key, 3))
-        x = _residual(x + dropout(attended.reshape(x.shape), self.dropout_rate, subkey(key, 4), broadcast_axis=-2))
+        attended, cross = self.encoder_decoder_attention(folded, source, source_bias, dropout_keys[3])
+        x = _residual(x + dropout(attended.reshape(x.shape), self.dropout_rate, dropout_keys[4]))
 
-        fed = self.mlp(self.pre_mlp_layer_norm(x), subkey(key, 5))
-        x = _residual(x + dropout(fed, self.dropout_rate, subkey(key, 6), broadcast_axis=-2))
+        fed = self.mlp(self.pre_mlp_layer_norm(x), dropout_keys[5])
+        x = _residual(x + dropout(fed, self.dropout_rate, dropout_keys[6]))
         return x, self_weights, _unfold_queries(cross, x.shape[0]), LayerCache(keys, values)
 
 
@@ -244,9 +245,10 @@ class Decoder(nnx.Module):
             self_bias, positional = jax.tree.map(
                 partial(kv_cache.queries, cache.position, x.shape[1]), (self_bias, positional)
             )
-        x = dropout(x, self.dropout_rate, subkey(key, 0), broadcast_axis=-2)
+        first, last, *of_layers = subkeys(key, 2 + len(self.layers))
+        x = dropout(x, self.dropout_rate, first)
         self_attentions, cross_attentions, written = [], [], []
-        for index, layer in enumerate(self.layers):
+        for index, (layer, of_layer) in enumerate(zip(self.layers, of_layers, strict=True)):
             x, self_weights, cross_weights, keys = rematerialised(layer)(
                 x,
                 plan.source[index],
@@ -254,12 +256,12 @@ class Decoder(nnx.Module):
                 self_bias,
                 positional[index],
                 None if cache is None else (cache.layers[index], cache.position),
-                subkey(key, index + 2),
+                of_layer,
             )
             self_attentions.append(self_weights)
             cross_attentions.append(cross_weights)
             written.append(keys)
-        hidden = dropout(self.decoder_norm(x), self.dropout_rate, subkey(key, 1), broadcast_axis=-2)
+        hidden = dropout(self.decoder_norm(x), self.dropout_rate, last)
         # What was written one after the other goes on behind it.
         position = jnp.zeros((), jnp.int32) if cache is None else cache.position
         new_cache = DecoderCache(tuple(written), position + x.shape[1] if position.ndim == 0 else position)
@@ -281,8 +283,7 @@ class EncoderDecoder(nnx.Module):
 
     def encode(self, tokens: Array, dropout_key: Array | None = None) -> Array:
         """Source tokens [B, Ls] int32 → encoder output [B, Ls, E]."""
-        embedded = _residual(self.token_embedder(tokens))
-        return self.encoder(embedded, masks.encoder_mask(tokens), dropout_key)
+        return self.encoder(_residual(self.token_embedder(tokens)), masks.encoder_mask(tokens), dropout_key)
 
     def plan(self, encoded: Array, source_tokens: Array, target: Array | int) -> DecodePlan:
         """Computes what all steps of a decode, or all stages of training, share.

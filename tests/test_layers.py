@@ -27,7 +27,7 @@ def test_dropout_without_a_key_or_rate_changes_nothing():
 
 
 def test_dropout_zeroes_a_share_and_scales_the_rest():
-    x = jnp.ones((100, 100))
+    x = jnp.ones((100, 1, 100))
     dropped = np.asarray(layers.dropout(x, 0.2, jax.random.key(1)))
     np.testing.assert_allclose(np.unique(dropped), [0.0, 1.25])
     # 10,000 coins of probability 0.2: standard deviation 0.004.
@@ -35,16 +35,16 @@ def test_dropout_zeroes_a_share_and_scales_the_rest():
     np.testing.assert_array_equal(dropped, layers.dropout(x, 0.2, jax.random.key(1)))
 
 
-def test_dropout_shares_its_decision_along_an_axis():
-    dropped = np.asarray(layers.dropout(jnp.ones((4, 7, 32)), 0.5, jax.random.key(2), broadcast_axis=-2))
+def test_dropout_shares_its_decision_along_the_length():
+    dropped = np.asarray(layers.dropout(jnp.ones((4, 7, 32)), 0.5, jax.random.key(2)))
     np.testing.assert_array_equal(dropped, np.broadcast_to(dropped[:, :1], dropped.shape))
     assert len(np.unique(dropped[:, 0], axis=0)) == 4, "rows must not share their decisions"
 
 
 def test_subkeys_differ_by_consumer_and_stay_off():
     key = jax.random.key(3)
-    assert layers.subkey(None, 5) is None
-    data = {tuple(jax.random.key_data(layers.subkey(key, i)).tolist()) for i in range(10)}
+    assert layers.subkeys(None, 3) == (None, None, None)
+    data = {tuple(jax.random.key_data(subkey).tolist()) for subkey in layers.subkeys(key, 10)}
     assert len(data) == 10
 
 

@@ -60,3 +60,15 @@ def test_figures_by_hand(script):
     assert row["of_machine"] == pytest.approx(2 * flop / 1e10)
     assert script._against_t5x("AR", timing) == {"t5x_ms": 1586.0, "speed_up_over_t5x": pytest.approx(3.172)}
     assert script._against_t5x("PaDIR, 1 stage", timing) == {}
+
+
+def test_each_model_has_its_own_figures_beside_plain_products(script):
+    sizes = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5, "batch": 2}
+    result = script.measure(repeats=2, **sizes)
+    lines = script.table(result).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| AR", "| PaDIR, 1 stage", "| PaDIR, 2 stages"]
+    assert all(line.count("|") == 13 for line in lines)
+    for row in result["systems"].values():
+        assert row["step_ms"]["n"] == 2 and len(row["machine_gflops_per_second"]) == 6
+        fastest = max(row["machine_gflops_per_second"].values())
+        assert row["of_machine"] == pytest.approx(row["gflops_per_second"] / fastest)

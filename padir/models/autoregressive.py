@@ -15,7 +15,7 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.sampling import log_probabilities
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
-from padir.layers import subkey
+from padir.layers import subkeys
 from padir.models.base import BaseModel, Batch, Metrics
 from padir.network import EncoderDecoder, NetworkConfig
 from padir.types import EOS_ID, PAD_ID, Array, PyTree
@@ -50,11 +50,11 @@ class AutoregressiveModel(BaseModel):
         """Teacher-forced cross-entropy; arguments and result as in `PadirModel.loss_and_metrics`."""
         network = self.module(params).network
         source, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
-        dropout_key = rng.stream(key, "dropout") if train else None
-        encoded = network.encode(source, subkey(dropout_key, 0))
+        of_encoder, of_decoder = subkeys(rng.stream(key, "dropout") if train else None, 2)
+        encoded = network.encode(source, of_encoder)
         plan = network.plan(encoded, source, targets.shape[1])
         inputs = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=autoregressive.START_ID)
-        hidden = network.decode(inputs, plan, dropout_key=subkey(dropout_key, 1)).hidden
+        hidden = network.decode(inputs, plan, dropout_key=of_decoder).hidden
         weights = (targets != PAD_ID).astype(jnp.float32)
         loss, _, metrics = self._stage_metrics(1, network.logits(hidden), targets, weights)
         return loss, {**metrics, "loss": loss}

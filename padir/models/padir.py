@@ -14,7 +14,7 @@ from padir.corruption import CorruptionConfig
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
-from padir.layers import Dense, subkey
+from padir.layers import Dense, subkeys
 from padir.length import (
     LENGTH_PREDICTORS,
     AffineLengthPredictor,
@@ -180,17 +180,17 @@ class PadirModel(BaseModel):
         """The share that some rows have in the loss and metrics of a batch; see `BaseModel.loss_share`."""
         module = self.module(params)
         source, targets = features["encoder_input_tokens"], features["decoder_target_tokens"]
-        dropout_key = rng.stream(key, "dropout") if train else None
+        dropout_keys = subkeys(rng.stream(key, "dropout") if train else None, 1 + self.num_stages)
 
         # The encoder, the cross-attention keys and the positional weights are the same in every stage.
-        encoded, length_logits = self.encode(params, source, subkey(dropout_key, 0))
+        encoded, length_logits = self.encode(params, source, dropout_keys[0])
         plan = module.network.plan(encoded, source, targets)
         inputs, weights = features["decoder_input_tokens"], features["decoder_loss_weights"]
         inside = (targets != PAD_ID).astype(jnp.float32)
         metrics: Metrics = {}
         objective = jnp.zeros((), jnp.float32)
         for stage in range(1, self.num_stages + 1):
-            hidden = module.network.decode(inputs, plan, dropout_key=subkey(dropout_key, stage)).hidden
+            hidden = module.network.decode(inputs, plan, dropout_key=dropout_keys[stage]).hidden
             logits, total = module.network.logits(hidden), totals["first" if stage == 1 else "tokens"]
             loss, prediction, stage_metrics = self._stage_metrics(stage, logits, targets, weights, total)
             objective = objective + loss / self.num_stages
