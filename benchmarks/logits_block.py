@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import host_memory
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
 from padir.models import PadirModel
@@ -33,7 +32,6 @@ def main() -> None:
     for name, default in (("batch", 64), ("length", 32), ("pieces", 32_000), ("repeats", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    host_memory.keep_freed_on_cpu()  # As the padir command does.
     model = PadirModel(TokenIds(options.pieces), NetworkConfig(), options.length, options.length)
     params = jax.jit(model.init)(0)
     programs = {(name, block): _compiled(model, params, name, block, options) for name in SHORTCUTS for block in BLOCKS}

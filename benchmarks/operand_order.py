@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import host_memory, weights
+from padir import weights
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
@@ -43,7 +43,6 @@ def main() -> None:
     for name, default in (("embed_dim", 512), ("layers", 6), ("pieces", 32_000), ("length", 32), ("repeats", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    host_memory.keep_freed_on_cpu()  # As the padir command does.
     programs = {
         (name, variant): _compiled(system, *limits)
         for variant, limits in VARIANTS.items()

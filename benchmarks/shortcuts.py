@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from padir import host_memory, weights
+from padir import weights
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
 from padir.decoding.autoregressive import Autoregressive
@@ -75,7 +75,6 @@ def main() -> None:
     parser.add_argument("--buckets", type=int, nargs="*", default=[32])
     parser.add_argument("--only", default="", help="a regular expression: variants it is found in, and the plain ones")
     options = parser.parse_args()
-    host_memory.keep_freed_on_cpu()  # As the padir command does.
     translators = {kind: load(options.run_dir, compute_type=kind) for kind in (None, *weights.COMPUTE_TYPES)}
     data = PreparedSet.open(options.data_dir)
     check_vocabulary(data.vocabulary(), translators[None].vocabulary.hash, options.run_dir)

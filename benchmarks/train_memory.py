@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--buckets", type=int, nargs="+", default=[12, 20, 32])
     parser.add_argument("--every", type=int, default=20, help="updates between two looks at the memory")
     options = parser.parse_args()
-    host_memory.keep_freed_on_cpu()  # As the padir command does.
+    host_memory.keep_freed_before_jax()  # As `padir train` does.
     facts = run_facts()
     found = growth(train_tiny(options.data_dir, options.steps, options.every, options.buckets))
     described = {"facts": facts, "steps": options.steps, **found}

@@ -75,7 +75,7 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    host_memory.keep_freed_on_cpu()  # As the padir command does.
+    host_memory.keep_freed_before_jax()  # As `padir train` does.
     result = measure(**{name: getattr(options, name) for name in sizes})
     write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
     print(table(result))

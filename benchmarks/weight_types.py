@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
-    host_memory.keep_freed_on_cpu()  # As the padir command does.
+    host_memory.keep_freed()
     programs = {
         (weight, rows, kind): program
         for weight, shape in WEIGHTS.items()

@@ -78,12 +78,6 @@ _DISTRIBUTED: dict[str, Callable[[Callable[[str], bool]], bool]] = {
     "translate": lambda has_value: has_value("translate.shards") and not has_value("translate.num_hosts"),
 }
 
-# What computes, and so may take memory as CPU programs best do.
-_COMPUTING = {
-    *("train", "evaluate", "translate", "distill", "analyze attention", "demo"),
-    *("benchmark latency", "benchmark throughput", "benchmark roofline"),
-}
-
 # What a user must know beside the options.
 _NOTES = {
     "vocabulary": (
@@ -179,8 +173,8 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     from padir import config, distributed, host_memory
 
     command = options.command
-    if command in _COMPUTING:
-        host_memory.keep_freed_on_cpu()
+    if command == "train":
+        host_memory.keep_freed_before_jax()
     name = configurable(command)
     if options.compilation_cache:
         _keep_compiled(options.compilation_cache)

@@ -275,6 +275,24 @@ def test_import_padir_and_its_help_start_no_jax(run_python):
     assert done.returncode == 0, done.stderr.decode()
 
 
+MEMORY = """
+import sys
+from jax._src import xla_bridge
+from padir import cli, config, host_memory
+host_memory.keep_freed_before_jax = lambda: print("asked", xla_bridge.backends_are_initialized())
+config.run = lambda name: print("ran", name)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_training_asks_for_memory_before_jax_starts_and_decoding_does_not(run_python, tmp_path):
+    flags = [f"--gin.{name}={str(tmp_path / name)!r}" for name in ("RUN_DIR", "DATA_DIR")]
+    done = run_python(MEMORY, "train", "--gin_file=runs/synthetic_ar.gin", *flags)
+    assert done.stdout.decode().split() == ["asked", "False", "ran", "train"], done.stderr.decode()
+    done = run_python(MEMORY, "translate", "--run_dir=somewhere")
+    assert done.stdout.decode().split() == ["ran", "translate"], done.stderr.decode()
+
+
 def test_the_installed_command_works_from_anywhere(tmp_path):
     """It finds the gin files that come with it, and a gin file in the working directory."""
     (tmp_path / "mine.gin").write_text("# Mine.\ninclude 'runs/synthetic_ar.gin'\nDATA_DIR = 'x'\n")

@@ -104,7 +104,7 @@ def test_only_where_jax_will_compute_on_cpu(monkeypatch, tmp_path, platforms, de
     if device:
         (tmp_path / device).parent.mkdir(exist_ok=True)
         (tmp_path / device).touch()
-    host_memory.keep_freed_on_cpu()
+    host_memory.keep_freed_before_jax()
     assert calls == [1] * asked
 
 
