@@ -133,8 +133,8 @@ def joined(parts: Sequence[Dense], dtype: jnp.dtype, compute_type: str | None) -
     return for_products(jnp.concatenate([part.weight[...] for part in parts]), dtype, compute_type)
 
 
-# The two products of attention, with gradients of their own: by themselves they are right, but on CPU those of the keys
-# and the values, which add up over the queries, would take twice as long as all others.
+# The two products of attention, with gradients of their own (and so none forward, `jax.jvp`): JAX's are right, but on
+# CPU those of the keys and the values, which add up over the queries, would take twice as long as all others.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -175,7 +175,7 @@ _weighted_sums.defvjp(_weighted_sums_forward, _weighted_sums_backward)
 
 
 def _matmul(left: Array, right: Array, summed: tuple[int, int], dtype: jnp.dtype | None = None) -> Array:
-    """[B, H, ..., ...] each: the product over one axis of either, in `dtype`, by default theirs."""
+    """[B, H, ., .] each, of the same B and H: the product over one axis of either, in `dtype` or else in theirs."""
     axes = tuple((axis,) for axis in summed), ((0, 1), (0, 1))
     return jax.lax.dot_general(left, right, axes, preferred_element_type=dtype)
 
@@ -184,7 +184,7 @@ def _over_queries(left: Array, right: Array, dtype: jnp.dtype | None = None) -> 
     """[B, H, Q, K], [B, H, Q, D] → [B, H, K, D]."""
 
     def turned(left: Array, right: Array) -> Array:
-        # The barrier keeps XLA from taking the transposition into the product, which no library does then.
+        # The barrier keeps XLA from taking the transposition into the product, which then would go to no library.
         return _matmul(jax.lax.optimization_barrier(left.swapaxes(2, 3)), right, (3, 2), dtype)
 
     return jax.lax.platform_dependent(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import resource
 import sys
@@ -18,24 +20,29 @@ _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _MAPS = Path("/proc/self/maps")
 _RESERVED_AT_ONCE = 2**30
 _DEVICES = Path("/dev")
-# Of TPUs, by either of their drivers, and of NVIDIA's and AMD's GPUs.
-_ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
+# Of TPUs, by either of their drivers, of NVIDIA's and AMD's GPUs, and of either under Windows.
+_ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "nvidiactl", "kfd", "dxg")
 
 
 def keep_freed_before_jax() -> None:
-    """Calls `keep_freed` where JAX is going to compute on CPU; for training, whose updates each need one large room.
+    """Calls `keep_freed`, with huge pages, where JAX is going to compute on CPU; for training's large updates.
 
     Once JAX has started, its threads take memory from places of their own that are not reached: the room of an update
     at paper size is then mapped anew each time, 110,000 page faults, and does not lie in huge pages, a tenth of its
     time. Not for decoding: who asks before shares one place with all threads, and their many small pieces are slower
     there, 4 steps of refinement by a seventh.
 
-    That JAX will find nothing else than a CPU is told by JAX_PLATFORMS or the absence of an accelerator's device file;
-    where that is wrong, `keep_freed` comes when JAX has started.
+    That JAX will find nothing else than a CPU is told by JAX_PLATFORMS or the absence of an accelerator's device file.
+    Where it has one and computes on CPU all the same, `keep_freed` comes when JAX has started; an accelerator that is
+    not seen costs nothing but memory that is kept.
     """
     platforms = os.environ.get("JAX_PLATFORMS")
-    if platforms == "cpu" if platforms else not any(next(_DEVICES.glob(name), None) for name in _ACCELERATORS):
-        keep_freed()
+    if platforms:
+        on_cpu = platforms.split(",")[0] == "cpu"
+    else:
+        on_cpu = not any(next(_DEVICES.glob(name), None) for name in _ACCELERATORS)
+    if on_cpu and keep_freed() and _huge_pages_for_the_asking():
+        _ask_for_huge_pages()
 
 
 @functools.cache
@@ -46,51 +53,52 @@ def keep_freed() -> bool:
     gives it back, so that every call pays for zeroed pages: a third of the time of logits [160, 32128] on CPU. Memory
     that the process has had at its peak stays its own.
 
-    Where Linux gives huge pages to those who ask, as most distributions have it, this also asks for them: 3% of an
-    update at paper size. They are asked for by address, so as many addresses as the machine has memory are reserved
-    first; memory itself is taken as it is written to. Where addresses are limited or count as memory, they are left
-    alone.
-
     Returns:
       Whether the C library took it; False elsewhere than on Linux with glibc, where nothing changes.
     """
     try:
-        libc = ctypes.CDLL(None)
-        mallopt = libc.mallopt
+        mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # One arena, because those of other threads hold 64 MB at most and map what is larger whatever they are told.
+    # One arena, because those of other threads hold 64 MB at most and map what is larger whatever they are told. A trim
+    # threshold of -1 is none: nothing is given back.
     wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 * 2**20))
-    taken = [mallopt(parameter, value) for parameter, value in wanted] == [1] * len(wanted)
-    if taken and _huge_pages_for_the_asking():
-        _ask_for_huge_pages(libc)
-    return taken
+    taken = [mallopt(parameter, value) for parameter, value in wanted]
+    return taken == [1] * len(wanted)
 
 
 def _huge_pages_for_the_asking() -> bool:
     """Whether Linux gives them to who asks, and lets a process have more addresses than it uses."""
+    try:
+        given, overcommit = _HUGE_PAGES.read_text(), _OVERCOMMIT.read_text().strip()
+    except OSError:
+        return False
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    return (
-        _HUGE_PAGES.exists()
-        and "[madvise]" in _HUGE_PAGES.read_text()
-        and _OVERCOMMIT.read_text().strip() != "2"
-        and all(limit == resource.RLIM_INFINITY for limit in limits)
-    )
+    # Who has malloc fill what it hands out would have all addresses written to.
+    filled = "MALLOC_PERTURB_" in os.environ or "perturb" in os.environ.get("GLIBC_TUNABLES", "")
+    unlimited = all(limit == resource.RLIM_INFINITY for limit in limits)
+    return "[madvise]" in given and overcommit != "2" and unlimited and not filled
 
 
-def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
-    """Has what malloc will hand out lie in huge pages, up to as much as the machine has memory."""
+def _ask_for_huge_pages() -> None:
+    """Has what malloc will hand out lie in huge pages, up to half of the machine's memory.
+
+    They are asked for by address, so addresses are reserved first; memory itself is taken as it is written to. Half,
+    because Linux lets no process fork that has more in one piece than the machine. 3% of an update at paper size.
+    """
+    libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    reserved = [libc.malloc(_RESERVED_AT_ONCE) for _ in range(memory // _RESERVED_AT_ONCE)]
+    pieces = os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGE_SIZE") // _RESERVED_AT_ONCE
+    reserved = list(itertools.takewhile(bool, (libc.malloc(_RESERVED_AT_ONCE) for _ in range(pieces))))
     for address in reserved:
         libc.free(address)
-    for line in _MAPS.read_text().splitlines():
-        if line.endswith("[heap]"):
-            begin, end = (int(address, 16) for address in line.split()[0].split("-"))
-            libc.madvise(begin, end - begin, _MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):
+        for line in _MAPS.read_bytes().splitlines():
+            if line.endswith(b"[heap]"):
+                begin, end = (int(address, 16) for address in line.split()[0].split(b"-"))
+                libc.madvise(begin, end - begin, _MADV_HUGEPAGE)
 
 
 def allocated_bytes() -> int:

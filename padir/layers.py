@@ -7,7 +7,6 @@ key (None: off), so a layer is a pure function of its inputs and can be remateri
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ def dropout(x: Array, rate: float, key: Array | None) -> Array:
     """Zeroes elements with probability `rate` and scales the rest by 1/(1-rate).
 
     Args:
-      x: [..., L, n]; one decision is shared along the length, as in T5.
+      x: [..., L, n], two axes at least; one decision is shared along the length, as in T5.
       rate: probability of a zero.
       key: randomness; None leaves `x` as it is (evaluation).
     """
@@ -34,7 +33,7 @@ def dropout(x: Array, rate: float, key: Array | None) -> Array:
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def subkeys(key: Array | None, count: int) -> Sequence[Array | None]:
+def subkeys(key: Array | None, count: int) -> Array | tuple[None, ...]:
     """Derives a key for each of `count` consumers, all at once; None for each of None (dropout off)."""
     return (None,) * count if key is None else jax.random.split(key, count)
 

@@ -105,7 +105,7 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
     Second moments are factored where two axes have 128 entries or more. What `optax.scale_by_factored_rms` and
     `optax.clip_by_block_rms` compute, with the former's very state. But XLA on CPU would write down each square and
     each update for all that read them, while what a sum alone reads never leaves the cache: so the three sums of a
-    factored gradient have each a product of its own, two of them a square, which costs half of another.
+    factored gradient are each of a product of their own. Two are squares, which cost half of what another product does.
     """
     epsilon = 1e-30
     theirs = optax.scale_by_factored_rms(
@@ -128,6 +128,7 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
                 return step / jnp.maximum(1.0, jnp.sqrt(jnp.square(step).mean())), row, column, whole
             second, longest = (int(axis) for axis in np.argsort(gradient.shape)[-2:])
             row = moment(row, rate * jnp.square(gradient).mean(longest))
+            # Behind the barrier it is not the row's square, which XLA would write down for both.
             column = moment(column, rate * jnp.square(jax.lax.optimization_barrier(gradient)).mean(second))
             rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(column, second)
             # What a gradient's square is multiplied with, so that the update need not be there for its RMS.

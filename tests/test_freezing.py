@@ -65,7 +65,10 @@ def test_the_optimizer_remembers_nothing_of_them(states):
 
 
 def test_no_gradient_of_them_is_computed():
-    """Counted in matrix products: a backward pass has two for each of the forward pass."""
+    """Counted in matrix products: a backward pass has two for each of the forward pass.
+
+    In attention three, for one of each two is written in two ways, of which a platform takes one.
+    """
     mesh = make_mesh(jax.devices()[:1])
 
     def products(model):
@@ -73,7 +76,7 @@ def test_no_gradient_of_them_is_computed():
         return str(jax.make_jaxpr(train_step(model, mesh))(state, batch())).count("dot_general[")
 
     # The encoder's one layer multiplies by 6 matrices and twice in its attention.
-    assert products(WHOLE) - products(MODEL) >= 16
+    assert products(WHOLE) - products(MODEL) >= 6 * 2 + 2 * 3
 
 
 def test_a_checkpoint_of_a_partly_frozen_run_is_restored_whole(states, tmp_path):

@@ -1,5 +1,6 @@
 """Freed memory is used again: counted in page faults of programs that need much room."""
 
+import os
 import subprocess
 import sys
 
@@ -39,14 +40,17 @@ def test_room_that_was_freed_is_not_asked_for_again():
 
 
 HUGE = """
-import re
+import ctypes, re, sys
 from pathlib import Path
-import numpy as np
 from padir import host_memory
 assert host_memory.keep_freed()
+if sys.argv[1] == "huge":
+    host_memory.keep_freed_before_jax()
 before = host_memory.allocated_bytes()
 assert before < 1e9, "addresses are reserved, no memory"
-array = np.ones(10**8, np.uint8)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+ctypes.memset(libc.malloc(10**8), 1, 10**8)
 print(re.search(r"AnonHugePages: *([0-9]+) kB", Path("/proc/self/smaps_rollup").read_text())[1])
 """
 
@@ -54,8 +58,13 @@ print(re.search(r"AnonHugePages: *([0-9]+) kB", Path("/proc/self/smaps_rollup").
 @pytest.mark.skipif(not host_memory._huge_pages_for_the_asking(), reason="huge pages are not for those who ask here")
 def test_what_is_allocated_lies_in_huge_pages():
     """Most of 100 MB; how much depends on what memory the system has in one piece."""
-    done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 20_000
+    found = {}
+    for how in ("plain", "huge"):
+        command = [sys.executable, "-c", HUGE, how]
+        environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        found[how] = int(done.stdout)
+    assert found["plain"] == 0 and found["huge"] > 20_000
 
 
 LIMITED = """
@@ -64,9 +73,9 @@ from pathlib import Path
 from padir import host_memory
 if sys.argv[1] == "addresses":
     resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
-else:
+elif sys.argv[1] != "filled":
     host_memory._OVERCOMMIT = Path(sys.argv[1])
-assert host_memory.keep_freed()
+host_memory.keep_freed_before_jax()
 (size,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmSize:"))
 assert int(size.split()[1]) < 2**20, size
 """
@@ -76,8 +85,12 @@ assert int(size.split()[1]) < 2**20, size
 def test_addresses_are_left_alone_where_they_are_limited_or_count(tmp_path):
     strict = tmp_path / "overcommit_memory"
     strict.write_text("2\n")
-    for how in ("addresses", str(strict)):
-        subprocess.run([sys.executable, "-c", LIMITED, how], check=True)
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    # Neither is to be read where /proc/sys is hidden from the process.
+    for how in ("addresses", str(strict), str(tmp_path / "missing"), str(tmp_path)):
+        subprocess.run([sys.executable, "-c", LIMITED, how], check=True, env=environment)
+    environment["MALLOC_PERTURB_"] = "1"
+    subprocess.run([sys.executable, "-c", LIMITED, "filled"], check=True, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -85,18 +98,20 @@ def test_addresses_are_left_alone_where_they_are_limited_or_count(tmp_path):
     [
         (None, None, True),
         (None, "nvidia0", False),
-        (None, "nvidiactl", True),
+        (None, "nvidiactl", False),
+        (None, "dxg", False),
         (None, "accel0", False),
         (None, "vfio/12", False),
         (None, "vfio/vfio", True),
         (None, "kfd", False),
         ("cpu", "nvidia0", True),
+        ("cpu,cuda", "nvidia0", True),
         ("tpu,cpu", None, False),
     ],
 )
 def test_only_where_jax_will_compute_on_cpu(monkeypatch, tmp_path, platforms, device, asked):
     calls = []
-    monkeypatch.setattr(host_memory, "keep_freed", lambda: calls.append(1))
+    monkeypatch.setattr(host_memory, "keep_freed", lambda: calls.append(1))  # And takes nothing.
     monkeypatch.setattr(host_memory, "_DEVICES", tmp_path)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     if platforms:

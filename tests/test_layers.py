@@ -46,6 +46,10 @@ def test_subkeys_differ_by_consumer_and_stay_off():
     assert layers.subkeys(None, 3) == (None, None, None)
     data = {tuple(jax.random.key_data(subkey).tolist()) for subkey in layers.subkeys(key, 10)}
     assert len(data) == 10
+    # However many there are, and as runs before this had them, which go on with the same decisions.
+    folded = [jax.random.fold_in(key, i) for i in range(10)]
+    assert data == {tuple(jax.random.key_data(subkey).tolist()) for subkey in folded}
+    assert (jax.random.key_data(layers.subkeys(key, 3)) == jax.random.key_data(layers.subkeys(key, 10)[:3])).all()
 
 
 def test_dense_is_a_matrix_product_with_t5_initialisation(rngs):

@@ -1,5 +1,6 @@
 """The clock sees what it must, nothing else, in an order drawn from the seed."""
 
+import itertools
 import time
 
 import jax
@@ -53,6 +54,14 @@ def test_untimed_calls_come_right_before_a_sample():
     asked = calls[6:]
     assert len(asked) == 3 * 12 and len(timings["a"].samples) == 6
     assert asked[::3] == asked[1::3] == asked[2::3] == recorded(0, repeats=2)[0][6:]
+    first = itertools.cycle([True, False])
+
+    def slow_at_first(_):
+        time.sleep(0.05 if next(first) else 0.0)
+
+    # Asked once to warm up, then in pairs.
+    next(first)
+    assert take_turns({"system": slow_at_first}, ["x"], repeats=5, untimed=1)["system"].samples.max() < 40
 
 
 def test_the_order_is_random_and_follows_the_seed():
