@@ -192,7 +192,8 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
 )
 def test_rows_that_go_on_alone_come_to_the_same(model, params, options, monkeypatch):
     """32 sources, then 16, then 8: some finish earlier than others, and each is what it is in the whole batch."""
-    generator = np.random.default_rng(1)
+    # Of these no source has two hypotheses of the very same score, which rounding would put in any order.
+    generator = np.random.default_rng(3)
     lengths = generator.integers(2, 9, 32)
     tokens = np.where(np.arange(9) < lengths[:, None] - 1, generator.integers(3, IDS.num_pieces, (32, 9)), 0)
     tokens[np.arange(32), lengths - 1] = 1
