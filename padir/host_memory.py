@@ -28,7 +28,7 @@ def keep_freed_before_jax() -> None:
     """Calls `keep_freed`, with huge pages, where JAX is going to compute on CPU; for training's large updates.
 
     Once JAX has started, its threads take memory from places of their own that are not reached: the room of an update
-    at paper size is then mapped anew each time, 110,000 page faults, and does not lie in huge pages, a tenth of its
+    at paper size is then mapped anew each time, 110,000 page faults, and does not lie in huge pages, 5 to 11% of its
     time. Not for decoding: who asks before shares one place with all threads, and their many small pieces are slower
     there, 4 steps of refinement by a seventh.
 

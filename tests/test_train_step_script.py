@@ -1,5 +1,7 @@
 """`benchmarks/train_step.py` on tiny models: what it measures is what it says."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -62,7 +64,16 @@ def test_figures_by_hand(script):
     assert script._against_t5x("PaDIR, 1 stage", timing) == {}
 
 
-def test_each_model_has_its_own_figures_beside_plain_products(script):
+def test_each_model_has_its_own_figures_beside_plain_products(script, monkeypatch):
+    alive = weakref.WeakSet()
+
+    class Updates(script.Updates):
+        def __init__(self, *arguments):
+            assert not alive, "in a run there is only one"
+            super().__init__(*arguments)
+            alive.add(self)
+
+    monkeypatch.setattr(script, "Updates", Updates)
     sizes = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5, "batch": 2}
     result = script.measure(repeats=2, **sizes)
     lines = script.table(result).splitlines()
