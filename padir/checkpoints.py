@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
+from padir.checksums import first_changed, write_checksums
 from padir.distributed import all_say, first_decides, first_process, say
 from padir.errors import PadirError, StorageError, kind_of
 from padir.run_directory import write_text
@@ -31,6 +32,9 @@ FOLDER = "checkpoints"
 _ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
 # Where Orbax keeps what a checkpoint was saved with besides.
 _LOSS_FILE = Path("metrics", "metrics")
+
+# How Orbax ends the name of a save's folder until it is whole.
+_HALF_WRITTEN = ".orbax-checkpoint-tmp*"
 
 _NO_STEP = -1
 # Longer than NFS keeps what a folder held.
@@ -72,6 +76,7 @@ class Checkpointer:
 
     A save returns as soon as the arrays are copied and is renamed into place when whole, so a job killed
     in a save leaves the checkpoint before it. Use as a context manager: leaving waits for the last save.
+    The SHA-256 of its files is written with it, and no file is read that has another one since.
     """
 
     def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, keep_best: int = 0, read_only: bool = False):
@@ -86,6 +91,7 @@ class Checkpointer:
         self._folder = Path(run_dir).resolve() / FOLDER
         if read_only and not self._folder.is_dir():
             raise PadirError(f"{self._folder}: no such folder; is {run_dir} a run directory of `padir train`?")
+        self._saving = _NO_STEP
         logging.getLogger("absl").addFilter(_is_worth_saying)
         if not read_only:
             first_process(_tidy)(self._folder)
@@ -95,13 +101,10 @@ class Checkpointer:
             best_mode="min",
             create=not read_only,
             read_only=read_only,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._before_it_is_renamed),
         )
-        # Named handlers: with them the manager can tell what is in a checkpoint without reading it.
-        self._manager = _Manager(
-            self._folder,
-            options=options,
-            item_handlers={name: ocp.StandardCheckpointHandler() for name in _ITEMS},
-        )
+        self._handlers = {name: ocp.StandardCheckpointHandler() for name in _ITEMS}
+        self._manager = _Manager(self._folder, options=options, item_handlers=self._handlers)
 
     def steps(self) -> list[int]:
         """The steps saved, in order."""
@@ -137,7 +140,7 @@ class Checkpointer:
         check_checkpoints()
         newest = first_decides(newest)
         self._see(newest)
-        return None if newest == _NO_STEP else self.restore(like, newest)
+        return None if newest == _NO_STEP else self._restore_state(like, newest)
 
     def _see(self, newest: int) -> None:
         """Waits until this process sees what the first one does: a network's file system tells others late."""
@@ -189,8 +192,15 @@ class Checkpointer:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
+        self._manager.wait_until_finished()  # Else the save before would take this step for its own.
+        self._saving = step
         saved = {name: ocp.args.StandardSave(tree) for name, tree in _items(state, ema=True).items()}
         self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
+
+    def _before_it_is_renamed(self) -> None:
+        """Called by Orbax in the first process, in the background, when all that a save writes is there."""
+        for folder in self._folder.glob(f"{self._saving}{_HALF_WRITTEN}"):
+            write_checksums(folder, _ITEMS)
 
     def add_loss(self, loss: float) -> None:
         """Gives the newest checkpoint its loss, if it was saved without; the first process's is taken.
@@ -219,8 +229,13 @@ class Checkpointer:
           step: which; the newest by default.
 
         Raises:
-          PadirError: there is no such checkpoint, or it is of another model.
+          PadirError: there is no such checkpoint, it is damaged, or it is of another model.
         """
+        step = self._step(step)
+        _check_files(self._folder / str(step), _items(like, self.has_ema(step)))
+        return self._restore_state(like, step)
+
+    def _restore_state(self, like: TrainState, step: int) -> TrainState:
         items = _items(like, self.has_ema(step))
         restored = self._restore(step, jax.tree.map(ocp.utils.to_shape_dtype_struct, items))
         ema = None
@@ -240,20 +255,25 @@ class Checkpointer:
         """
         sharding, name = replicated(mesh), "ema" if ema else "params"
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
+        step = self._step(step)
+        _check_files(self._folder / str(step), [name])
         return self._restore(step, {name: placed})[name]
 
-    def _restore(self, step: int | None, items: dict[str, PyTree]) -> ocp.args.Composite:
+    def _step(self, step: int | None) -> int:
+        """The step itself, or the newest; raises PadirError if there is none."""
         step = self.latest_step() if step is None else step
         if step is None or step not in self.steps():
             have = ", ".join(map(str, self.steps()))
             found = f"no checkpoint of step {step}; steps there: {have}" if have else "no checkpoint was saved yet"
             raise PadirError(f"{self._folder}: {found}")
+        return step
+
+    def _restore(self, step: int, items: dict[str, PyTree]) -> ocp.args.Composite:
         folder = self._folder / str(step)
         with _naming_damage(folder):
             # Before anything is read: Orbax would read every other array first, or leave half of them behind.
-            saved = self._manager.item_metadata(step)
             for name, tree in items.items():
-                _check_shapes(folder, saved[name], tree, _ITEMS[name])
+                _check_shapes(folder, self._handlers[name].metadata(folder / name), tree, _ITEMS[name])
             wanted = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
             return self._manager.restore(step, args=ocp.args.Composite(**wanted))
 
@@ -284,13 +304,25 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read_here"
     )
+    items = _items(like, (folder / "ema").is_dir())
+    _check_files(folder, items)
     with _naming_damage(folder):
-        for name, tree in _items(like, (folder / "ema").is_dir()).items():
+        for name, tree in items.items():
             handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
             _check_shapes(folder, handler.metadata(folder / name), tree, _ITEMS[name])
             arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
             handler.restore(folder / name, args=ocp.args.StandardRestore(arrays))
     return step
+
+
+def _check_files(folder: Path, items: Iterable[str]) -> None:
+    """Raises DamagedCheckpointError if a file of those parts of a checkpoint has changed since it was saved."""
+    with _naming_damage(folder):
+        if changed := first_changed(folder, items):
+            raise DamagedCheckpointError(
+                f"{folder}: cannot be restored; it is damaged ({changed.relative_to(folder)} "
+                "has changed since it was saved)"
+            )
 
 
 @contextlib.contextmanager
@@ -310,7 +342,7 @@ def _naming_damage(folder: Path) -> Iterator[None]:
 
 def _tidy(folder: Path) -> None:
     """Names and removes what saves that were killed have left, and losses that cannot be read; Orbax reads them all."""
-    for path in sorted(folder.glob("*.orbax-checkpoint-tmp*")):
+    for path in sorted(folder.glob(f"*{_HALF_WRITTEN}")):
         shutil.rmtree(path, ignore_errors=True)
         removed = "could not be removed" if path.exists() else "removed"
         say(f"{path}: half-written, by a save that was killed; {removed}")

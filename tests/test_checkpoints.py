@@ -1,5 +1,7 @@
 """What is saved is what comes back; kills, other models and missing steps are told apart."""
 
+import hashlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,8 +135,11 @@ def test_what_a_kill_left_half_written_is_named_and_removed(tmp_path, mesh, capf
 
 
 @pytest.mark.parametrize("damaged", ["*/_METADATA", "d/*"], ids=["index", "arrays"])
-def test_damage_is_named(tmp_path, mesh, damaged):
+@pytest.mark.parametrize("checksums", [True, False])
+def test_damage_is_named(tmp_path, mesh, damaged, checksums):
     save(tmp_path, mesh, 2)
+    if not checksums:
+        (tmp_path / "checkpoints" / "2" / "SHA256SUMS").unlink()
     paths = list((tmp_path / "checkpoints" / "2" / "params").rglob(damaged.removeprefix("*/")))
     assert paths
     for path in paths:
@@ -144,6 +149,78 @@ def test_damage_is_named(tmp_path, mesh, damaged):
         pytest.raises(PadirError, match=r"checkpoints/2: cannot be restored; it is damaged"),
     ):
         checkpointer.restore(state_of(0, mesh))
+
+
+class TestChecksums:
+    @staticmethod
+    def flip_a_bit(path):
+        """In the middle, where arrays lie in the larger files."""
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    def test_they_are_of_all_files_of_the_state(self, tmp_path, mesh):
+        with Checkpointer(tmp_path) as checkpointer:
+            state = state_of(2, mesh)
+            checkpointer.save(state.replace(ema=state.params), 0.5)
+            checkpointer.save(state_of(4, mesh))
+        for step, parts in ((2, {"params", "progress", "ema"}), (4, {"params", "progress"})):
+            folder = tmp_path / "checkpoints" / str(step)
+            listed = dict(line.split("  ")[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+            files = {str(path.relative_to(folder)): path for part in parts for path in (folder / part).rglob("*")}
+            files = {name: path for name, path in files.items() if path.is_file()}
+            assert {name.partition("/")[0] for name in files} == parts
+            assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+
+    def test_a_bit_that_has_changed_in_any_file_is_found(self, tmp_path, mesh):
+        save(tmp_path, mesh, 2)
+        folder = tmp_path / "checkpoints" / "2"
+        for path in [path for part in ("params", "progress") for path in (folder / part).rglob("*") if path.is_file()]:
+            self.flip_a_bit(path)
+            with Checkpointer(tmp_path, read_only=True) as checkpointer, pytest.raises(PadirError) as raised:
+                checkpointer.restore(state_of(0, mesh))
+            changed = f"{path.relative_to(folder)} has changed since it was saved"
+            assert str(raised.value) == f"{folder}: cannot be restored; it is damaged ({changed})"
+            self.flip_a_bit(path)
+        with Checkpointer(tmp_path) as checkpointer:
+            assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(2, mesh))
+
+    def test_the_checkpoint_before_is_used(self, tmp_path, mesh, capfd):
+        save(tmp_path, mesh, 2, 4)
+        path = max((tmp_path / "checkpoints" / "4" / "progress").rglob("d/*"), key=lambda path: path.stat().st_size)
+        self.flip_a_bit(path)
+        with Checkpointer(tmp_path) as checkpointer:
+            assert_equal(checkpointer.restore_newest(state_of(0, mesh)), state_of(2, mesh))
+        assert "has changed since it was saved); it is set aside as damaged_4\n" in capfd.readouterr().err
+
+    def test_of_parameters_only_their_files_count(self, tmp_path, mesh):
+        save(tmp_path, mesh, 2)
+        abstract = jax.eval_shape(lambda: state_of(0, mesh).params)
+        self.flip_a_bit(next((tmp_path / "checkpoints" / "2" / "progress").rglob("d/*")))
+        with Checkpointer(tmp_path, read_only=True) as checkpointer:
+            assert_equal(checkpointer.restore_params(abstract, mesh), state_of(2, mesh).params)
+        self.flip_a_bit(next((tmp_path / "checkpoints" / "2" / "params").rglob("_METADATA")))
+        with (
+            Checkpointer(tmp_path, read_only=True) as checkpointer,
+            pytest.raises(PadirError, match=r"\(params/_METADATA has changed since it was saved\)"),
+        ):
+            checkpointer.restore_params(abstract, mesh)
+
+    @pytest.mark.parametrize("left", [b"", b"\xff\x00 params/_METADATA\n"], ids=["nothing", "other bytes"])
+    def test_damaged_themselves(self, tmp_path, mesh, left):
+        save(tmp_path, mesh, 2)
+        (tmp_path / "checkpoints" / "2" / "SHA256SUMS").write_bytes(left)
+        with (
+            Checkpointer(tmp_path, read_only=True) as checkpointer,
+            pytest.raises(PadirError, match=r"\(SHA256SUMS has changed since it was saved\)"),
+        ):
+            checkpointer.restore(state_of(0, mesh))
+
+    def test_a_checkpoint_of_before_there_were_any(self, tmp_path, mesh):
+        save(tmp_path, mesh, 2)
+        (tmp_path / "checkpoints" / "2" / "SHA256SUMS").unlink()
+        with Checkpointer(tmp_path) as checkpointer:
+            assert_equal(checkpointer.restore_newest(state_of(0, mesh)), state_of(2, mesh))
 
 
 def test_a_damaged_loss_costs_a_checkpoint_its_place_among_the_best(tmp_path, mesh, capfd):

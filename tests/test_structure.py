@@ -17,6 +17,7 @@ LAYERS = (
         "progress",
         "line_files",
         "line_shards",
+        "checksums",
         "host_memory",
         "preemption",
         "distributed",
