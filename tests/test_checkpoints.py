@@ -1,6 +1,7 @@
 """What is saved is what comes back; kills, other models and missing steps are told apart."""
 
 import hashlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -303,7 +304,8 @@ class TestTheNewestWhole:
         """The first process has set 4 aside; here the file system still shows it for two looks."""
         save(tmp_path, mesh, 2, 4)
         looks, waits = iter([[2, 4], [2, 4], [2]]), []
-        monkeypatch.setattr("padir.checkpoints.time.sleep", waits.append)
+        # Not of the module itself, where other threads sleep, too.
+        monkeypatch.setattr("padir.checkpoints.time", types.SimpleNamespace(sleep=waits.append))
         monkeypatch.setattr("padir.checkpoints._SECONDS_TO_SEE", 9)
         with Checkpointer(tmp_path) as checkpointer:
             with monkeypatch.context() as patch:
