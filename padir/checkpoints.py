@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
-from padir.checksums import first_changed, write_checksums
+from padir.checksums import check_files, read_checksums, write_checksums
 from padir.distributed import all_say, first_decides, first_process, say
 from padir.errors import PadirError, StorageError, kind_of
 from padir.run_directory import write_text
@@ -76,7 +76,7 @@ class Checkpointer:
 
     A save returns as soon as the arrays are copied and is renamed into place when whole, so a job killed
     in a save leaves the checkpoint before it. Use as a context manager: leaving waits for the last save.
-    The SHA-256 of its files is written with it, and no file is read that has another one since.
+    The SHA-256 of the files of its parts is written with it, and no part is read of which a file has changed since.
     """
 
     def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, keep_best: int = 0, read_only: bool = False):
@@ -198,9 +198,9 @@ class Checkpointer:
         self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
 
     def _before_it_is_renamed(self) -> None:
-        """Called by Orbax in the first process, in the background, when all that a save writes is there."""
-        for folder in self._folder.glob(f"{self._saving}{_HALF_WRITTEN}"):
-            write_checksums(folder, _ITEMS)
+        """Called by Orbax in the first process, in the background, when all parts of a save are there."""
+        (folder,) = self._folder.glob(f"{self._saving}{_HALF_WRITTEN}")
+        write_checksums(folder, _ITEMS)
 
     def add_loss(self, loss: float) -> None:
         """Gives the newest checkpoint its loss, if it was saved without; the first process's is taken.
@@ -232,10 +232,11 @@ class Checkpointer:
           PadirError: there is no such checkpoint, it is damaged, or it is of another model.
         """
         step = self._step(step)
-        _check_files(self._folder / str(step), _items(like, self.has_ema(step)))
+        first_process(_check_parts)(self._folder / str(step), _items(like, self.has_ema(step)))
         return self._restore_state(like, step)
 
     def _restore_state(self, like: TrainState, step: int) -> TrainState:
+        """Restores a state whose files were checked."""
         items = _items(like, self.has_ema(step))
         restored = self._restore(step, jax.tree.map(ocp.utils.to_shape_dtype_struct, items))
         ema = None
@@ -246,7 +247,7 @@ class Checkpointer:
 
     def has_ema(self, step: int | None = None) -> bool:
         """Whether the checkpoint, the newest by default, has an average of the parameters."""
-        return (self._folder / str(self.latest_step() if step is None else step) / "ema").is_dir()
+        return _has_ema(self._folder / str(self.latest_step() if step is None else step))
 
     def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None, *, ema: bool = False) -> PyTree:
         """Restores parameters alone, or their average, whole on every device of the mesh.
@@ -256,7 +257,7 @@ class Checkpointer:
         sharding, name = replicated(mesh), "ema" if ema else "params"
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
         step = self._step(step)
-        _check_files(self._folder / str(step), [name])
+        first_process(_check_parts)(self._folder / str(step), [name])
         return self._restore(step, {name: placed})[name]
 
     def _step(self, step: int | None) -> int:
@@ -296,7 +297,9 @@ def _items(state: TrainState, ema: bool) -> dict[str, PyTree]:
 
 
 def _read_here(folder: Path, step: int, like: TrainState) -> int:
-    """Reads all numbers of a checkpoint into this process alone, part by part, and drops them; returns its step.
+    """Finds out whether a checkpoint is whole, in this process alone; returns its step.
+
+    By its checksums, or else by reading all numbers, part by part, and dropping them.
 
     Raises:
       PadirError: as `Checkpointer.restore`.
@@ -304,25 +307,34 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read_here"
     )
-    items = _items(like, (folder / "ema").is_dir())
-    _check_files(folder, items)
+    items = _items(like, _has_ema(folder))
+    checked = _check_parts(folder, items)
     with _naming_damage(folder):
         for name, tree in items.items():
             handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
             _check_shapes(folder, handler.metadata(folder / name), tree, _ITEMS[name])
-            arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
-            handler.restore(folder / name, args=ocp.args.StandardRestore(arrays))
+            if not checked:
+                arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
+                handler.restore(folder / name, args=ocp.args.StandardRestore(arrays))
     return step
 
 
-def _check_files(folder: Path, items: Iterable[str]) -> None:
-    """Raises DamagedCheckpointError if a file of those parts of a checkpoint has changed since it was saved."""
+def _has_ema(folder: Path) -> bool:
+    """Whether a checkpoint was saved with an average of the parameters, be it there or gone."""
     with _naming_damage(folder):
-        if changed := first_changed(folder, items):
-            raise DamagedCheckpointError(
-                f"{folder}: cannot be restored; it is damaged ({changed.relative_to(folder)} "
-                "has changed since it was saved)"
-            )
+        return (folder / "ema").is_dir() or any(name.startswith("ema/") for name in read_checksums(folder) or ())
+
+
+def _check_parts(folder: Path, items: Iterable[str]) -> bool:
+    """Raises DamagedCheckpointError if a file of those parts of a checkpoint has changed since it was saved.
+
+    False: it was saved by a padir that wrote no checksums, so nobody knows.
+    """
+    with _naming_damage(folder):
+        if (hashes := read_checksums(folder)) is None:
+            return False
+        check_files(folder, items, hashes)
+        return True
 
 
 @contextlib.contextmanager
@@ -354,10 +366,8 @@ def _tidy(folder: Path) -> None:
             shutil.rmtree(path.parent)
 
 
-def _check_shapes(folder: Path, saved: PyTree | None, expected: PyTree, what: str) -> None:
-    """Refuses a checkpoint of another model or optimizer, naming the arrays that differ; None: its index is damaged."""
-    if saved is None:
-        raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged (its index cannot be read)")
+def _check_shapes(folder: Path, saved: PyTree, expected: PyTree, what: str) -> None:
+    """Refuses a checkpoint of another model or optimizer, naming the arrays that differ."""
 
     def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)

@@ -66,7 +66,8 @@ def make_train_step(
       skip_non_finite: whether an update whose loss or gradient is not finite changes nothing but the counts of steps.
 
     Returns:
-      (state, batch) → (state, metrics). The given state's buffers are reused and must not be read again.
+      (state, batch) → (state, metrics), compiled; no other program can be traced over it on CPU. The given state's
+      buffers are reused and must not be read again.
       Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate`, `tokens` (non-pad source
       and target tokens of the batch) and, with `skip_non_finite`, `skipped`, 1 or 0.
 

@@ -1,7 +1,9 @@
 """What is saved is what comes back; kills, other models and missing steps are told apart."""
 
 import hashlib
+import shutil
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -174,17 +176,35 @@ class TestChecksums:
             assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
     def test_a_bit_that_has_changed_in_any_file_is_found(self, tmp_path, mesh):
-        save(tmp_path, mesh, 2)
+        state = state_of(2, mesh)
+        state = state.replace(ema=jax.tree.map(lambda leaf: 2 * leaf, state.params))
+        with Checkpointer(tmp_path) as checkpointer:
+            checkpointer.save(state)
         folder = tmp_path / "checkpoints" / "2"
-        for path in [path for part in ("params", "progress") for path in (folder / part).rglob("*") if path.is_file()]:
+        paths = [path for part in ("params", "progress", "ema") for path in (folder / part).rglob("*")]
+        for path in filter(Path.is_file, paths):
             self.flip_a_bit(path)
-            with Checkpointer(tmp_path, read_only=True) as checkpointer, pytest.raises(PadirError) as raised:
-                checkpointer.restore(state_of(0, mesh))
-            changed = f"{path.relative_to(folder)} has changed since it was saved"
-            assert str(raised.value) == f"{folder}: cannot be restored; it is damaged ({changed})"
+            self.assert_refused(tmp_path, state, f"{path.relative_to(folder)} has changed since it was saved")
             self.flip_a_bit(path)
         with Checkpointer(tmp_path) as checkpointer:
-            assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(2, mesh))
+            assert_equal(checkpointer.restore(state), state)
+
+    @staticmethod
+    def assert_refused(run_dir, like, reason):
+        with Checkpointer(run_dir, read_only=True) as checkpointer, pytest.raises(PadirError) as raised:
+            checkpointer.restore(like)
+        assert str(raised.value) == f"{run_dir}/checkpoints/2: cannot be restored; it is damaged ({reason})"
+
+    @pytest.mark.parametrize("part", ["params", "progress", "ema"])
+    def test_a_part_that_is_gone(self, tmp_path, mesh, part):
+        """Of the average, nothing else would tell; it would start anew."""
+        state = state_of(2, mesh)
+        with Checkpointer(tmp_path) as checkpointer:
+            checkpointer.save(state.replace(ema=state.params))
+        first = min(path for path in (tmp_path / "checkpoints" / "2" / part).rglob("*") if path.is_file())
+        shutil.rmtree(tmp_path / "checkpoints" / "2" / part)
+        name = first.relative_to(tmp_path / "checkpoints" / "2")
+        self.assert_refused(tmp_path, state.replace(ema=state.params), f"{name} is gone")
 
     def test_the_checkpoint_before_is_used(self, tmp_path, mesh, capfd):
         save(tmp_path, mesh, 2, 4)
@@ -207,15 +227,42 @@ class TestChecksums:
         ):
             checkpointer.restore_params(abstract, mesh)
 
-    @pytest.mark.parametrize("left", [b"", b"\xff\x00 params/_METADATA\n"], ids=["nothing", "other bytes"])
-    def test_damaged_themselves(self, tmp_path, mesh, left):
-        save(tmp_path, mesh, 2)
-        (tmp_path / "checkpoints" / "2" / "SHA256SUMS").write_bytes(left)
-        with (
-            Checkpointer(tmp_path, read_only=True) as checkpointer,
-            pytest.raises(PadirError, match=r"\(SHA256SUMS has changed since it was saved\)"),
-        ):
+    @pytest.mark.parametrize(
+        "damage, reason",
+        [
+            (lambda lines: [], "SHA256SUMS lacks files of params"),
+            (lambda lines: lines[:-1], "SHA256SUMS lacks files of progress"),
+            (lambda lines: [line for line in lines if "  params" in line], "SHA256SUMS lacks files of progress"),
+            (lambda lines: [*lines[:-1], lines[-1][:30]], "SHA256SUMS has changed since it was saved"),
+            (lambda lines: [*lines[:-1], lines[-1][:76] + 5000 * "\ufffd"], "progress/"),
+            (lambda lines: ["\x00" * 100], "SHA256SUMS has changed since it was saved"),
+        ],
+        ids=["empty", "a line less", "a part less", "cut in a line", "other bytes", "zeros"],
+    )
+    def test_damaged_themselves(self, tmp_path, mesh, damage, reason):
+        save(tmp_path, mesh, 1, 2)
+        path = tmp_path / "checkpoints" / "2" / "SHA256SUMS"
+        path.write_text("".join(f"{line}\n" for line in damage(path.read_text().splitlines())))
+        refused = rf"checkpoints/2: cannot be restored; it is damaged \({reason}"
+        with Checkpointer(tmp_path, read_only=True) as checkpointer, pytest.raises(PadirError, match=refused):
             checkpointer.restore(state_of(0, mesh))
+        with Checkpointer(tmp_path) as checkpointer:
+            assert_equal(checkpointer.restore_newest(state_of(0, mesh)), state_of(1, mesh))
+
+    def test_no_checkpoint_is_there_before_they_are(self, tmp_path, mesh, monkeypatch):
+        seen = []
+
+        def fail(folder, parts):
+            seen.extend(sorted(path.name for path in (tmp_path / "checkpoints").iterdir()))
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("padir.checkpoints.write_checksums", fail)
+        checkpointer = Checkpointer(tmp_path)
+        checkpointer.save(state_of(2, mesh))
+        with pytest.raises(OSError, match="No space left on device"):
+            checkpointer.close()
+        assert len(seen) == 1 and seen[0].startswith("2.orbax-checkpoint-tmp")
+        assert not (tmp_path / "checkpoints" / "2").exists()
 
     def test_a_checkpoint_of_before_there_were_any(self, tmp_path, mesh):
         save(tmp_path, mesh, 2)

@@ -158,17 +158,32 @@ def test_devices_and_processes_make_no_difference(devices, runs, tiny):
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-3)
 
 
-def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, runs, tmp_path):
-    """Sharded over both processes; the arrays that the second of them would read are gone."""
+def one_bit(path):
+    """Changes one."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_off(path):
+    """As a checkpoint of before there were checksums: only reading tells."""
+    path.write_bytes(path.read_bytes()[:7])
+    (path.parents[3] / "SHA256SUMS").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("damage", [one_bit, cut_off])
+def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, runs, tmp_path, damage):
+    """Sharded over both processes; it is the arrays that the second of them would read."""
     run_dir = tmp_path / "run"
     shutil.copytree(runs["2x4 split"], run_dir)
     damaged = list((run_dir / "checkpoints" / "20" / "params").glob("ocdbt.process_1/d/*"))
     assert damaged
     for path in damaged:
-        path.write_bytes(path.read_bytes()[:7])
+        damage(path)
     done = launch(run_dir, *SPLIT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("checkpoints/20: cannot be restored; it is damaged") == 1
+    assert ("has changed since it was saved); it is set aside" in done.stderr) == (damage is one_bit)
     assert "it is set aside as damaged_20" in done.stderr and "resuming at step 15 of 20" in done.stderr
     for leaf, other in zip(params(run_dir), params(runs["2x4 split"]), strict=True):
         np.testing.assert_array_equal(leaf, other)

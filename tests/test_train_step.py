@@ -173,23 +173,25 @@ def test_reports_indices_stay_on_the_host():
     assert set(model_features(batch)) == {"encoder_input_tokens", "decoder_target_tokens"}
 
 
-def test_no_parameter_is_copied():
-    """But they are where XLA is not asked to look closer."""
+@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}, {"skip_non_finite": True}, {"accumulate": 2}], ids=str)
+def test_nothing_of_the_state_is_copied(options):
+    """But it is where XLA is not asked to look closer."""
     if jax.default_backend() != "cpu":
         pytest.skip("an option of XLA on CPU")
+    mesh, optimizer = make_mesh(jax.devices()[:1]), OPTIMIZER.build(NUM_STEPS)
+    ema = "ema_decay" in options
 
-    def program_of(step, mesh, state):
-        return step.lower(state, place_batch(copies(16), mesh)).compile().as_text().partition("\nENTRY")[2]
+    def copied():
+        step = make_train_step(PADIR, optimizer, OPTIMIZER.schedule(NUM_STEPS), 3, mesh, **options)
+        state = create_train_state(PADIR, optimizer, 3, mesh, ema=ema)
+        program = step.lower(state, place_batch(copies(16), mesh)).compile().as_text()
+        return len(re.findall(r"copy\(%?state_", program))
 
-    def copied(program):
-        return len(re.findall(r"copy\(%?state_params", program))
-
-    mesh, step, new_state = compiled(PADIR, 1)
-    assert copied(program_of(step, mesh, new_state())) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_step, "_ON_CPU", None)
-        _, plain, _ = compiled.__wrapped__(PADIR, 1)
-        assert copied(program_of(plain, mesh, new_state())) > 0
+    assert copied() == 0
+    if not options:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train_step, "_ON_CPU", None)
+            assert copied() > 0
 
 
 def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from padir.checksums import file_hash
 from padir.data import manifest as manifest_lib
 from padir.data import parts
 from padir.data import vocabulary as vocabulary_lib
@@ -131,7 +132,7 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
     task = dataclasses.replace(task, options=manifest_lib.plain(task.options))
     registered = _register(task, directory / VOCABULARY_NAME)
     chosen = _choose_splits(task, registered, settings.splits)
-    source_files = {path: vocabulary_lib.file_hash(path) for path in registered.files}
+    source_files = {path: file_hash(path) for path in registered.files}
     begun = {
         "task": dataclasses.asdict(task),
         "settings": manifest_lib.plain(recorded | {"records_per_shard": settings.records_per_shard}),
@@ -206,7 +207,7 @@ def _check_same(directory: Path, manifest: Manifest, task: TaskConfig, settings:
         raise PadirError(f"{directory}: {found}; {remedy}")
     for path, found in manifest.source_files.items():
         # Prepared data outlives its sources: files that are gone or elsewhere are no reason to stop.
-        if Path(path).is_file() and vocabulary_lib.file_hash(path) != found:
+        if Path(path).is_file() and file_hash(path) != found:
             raise PadirError(f"{directory}: {path} has changed since it was prepared; {remedy}")
 
 

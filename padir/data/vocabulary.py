@@ -101,12 +101,6 @@ def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
     return f"vocabulary: SentencePiece could not learn {num_pieces} pieces: {' '.join(message.split())}"
 
 
-def file_hash(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class Vocabulary:
     """A SentencePiece model and the reserved ids around it.
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from padir.checksums import file_hash
 from padir.data import vocabulary
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig, difference, recorded_settings
 from padir.errors import PadirError
@@ -97,11 +98,11 @@ def test_a_given_vocabulary_is_told_by_its_hash(models):
     first, second = (str(models / f"{size}.model") for size in (22, 23))
     given = dataclasses.replace(SETTINGS, vocabulary=first)
     stored = recorded_settings(given)
-    assert stored["vocabulary"] == vocabulary.file_hash(first)
+    assert stored["vocabulary"] == file_hash(first)
     # The settings of training play no part beside it.
     assert (stored["num_pieces"], stored["model_type"], stored["vocabulary_seed"]) == (None, None, None)
     assert difference(manifest(stored), TASK, dataclasses.replace(given, num_pieces=77, model_type="bpe")) == ""
-    hashes = vocabulary.file_hash(first), vocabulary.file_hash(second)
+    hashes = file_hash(first), file_hash(second)
     assert difference(manifest(stored), TASK, dataclasses.replace(given, vocabulary=second)) == (
         "prepared with vocabulary={!r}, now asked for {!r}".format(*hashes)
     )

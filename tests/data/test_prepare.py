@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from padir.checksums import file_hash
 from padir.data import prepare as prepare_lib
-from padir.data import vocabulary
 from padir.data.manifest import MANIFEST_NAME, Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
@@ -53,7 +53,7 @@ def test_examples_are_those_of_the_vocabulary_and_eos(corpus):
             assert lengths.tolist() == [len(example.source_ids), len(example.target_ids)]
     assert manifest.num_pieces == 8
     assert manifest.vocabulary_hash == words.hash
-    assert manifest.source_files == {str(corpus / name): vocabulary.file_hash(corpus / name) for name in ("src", "tgt")}
+    assert manifest.source_files == {str(corpus / name): file_hash(corpus / name) for name in ("src", "tgt")}
 
 
 def test_over_long_train_pairs_are_dropped_and_others_cut(corpus):

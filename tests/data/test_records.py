@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from padir.checksums import file_hash
 from padir.data import records, vocabulary
 from padir.data.manifest import Manifest, TaskConfig
 from padir.data.records import Example, PreparedSet, SplitWriter
@@ -33,7 +34,7 @@ def write_set(directory, *, count=25, records_per_shard=7):
     manifest = Manifest(
         task=TaskConfig("tasks.text_files", "toy", {"train": ["a", "b"]}),
         settings={"over_long": "drop"},
-        vocabulary_hash=vocabulary.file_hash(directory / "vocabulary.model"),
+        vocabulary_hash=file_hash(directory / "vocabulary.model"),
         num_pieces=24,
         splits={"train": writer.close(dropped=2, truncated=0, skipped_empty=1)},
         checker="padir.data.synthetic:is_valid",
@@ -162,7 +163,7 @@ def test_unreadable_manifest_and_other_version(prepared):
 def test_another_vocabulary_is_named_by_both_hashes(prepared):
     kept = PreparedSet.open(prepared).vocabulary()
     vocabulary.train(SENTENCES, prepared / "vocabulary.model", num_pieces=23)
-    other = vocabulary.file_hash(prepared / "vocabulary.model")
+    other = file_hash(prepared / "vocabulary.model")
     with pytest.raises(PadirError, match=rf"vocabulary hash {other} differs from the manifest's {kept.hash}"):
         PreparedSet.open(prepared).vocabulary()
 

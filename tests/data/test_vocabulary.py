@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from padir.checksums import file_hash
 from padir.data import vocabulary as vocabulary_lib
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
@@ -64,7 +65,7 @@ def test_pieces_name_every_id(model):
 def test_training_twice_gives_the_same_bytes(model, tmp_path):
     vocabulary_lib.train(iter(SENTENCES), tmp_path / "again.model", num_pieces=32)
     assert (tmp_path / "again.model").read_bytes() == model.read_bytes()
-    assert vocabulary_lib.file_hash(model) == Vocabulary.load(model).hash
+    assert file_hash(model) == Vocabulary.load(model).hash
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.model"]
 
 
