@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -112,8 +114,24 @@ def make_train_step(
         in_shardings=(shardings, batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
-        compiler_options=_ON_CPU if mesh.devices.flat[0].platform == "cpu" else None,
+        compiler_options=_compiler_options(mesh.devices.flat[0].platform),
     )
+
+
+@functools.cache
+def _compiler_options(platform: str) -> dict[str, Any] | None:
+    """Those of the options for a platform that this version of XLA has."""
+
+    def has(name: str, value: Any) -> bool:
+        try:
+            jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "No such compile option" not in str(error):
+                raise
+            return False
+        return True
+
+    return {name: value for name, value in _ON_CPU.items() if has(name, value)} if platform == "cpu" else None
 
 
 def _skipping(step: Callable) -> Callable:

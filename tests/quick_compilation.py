@@ -1,10 +1,14 @@
 """How the suite compiles, which compiles more than it computes: XLA spends no time on optimising.
 
 JAX's own switch for that is `JAX_DISABLE_MOST_OPTIMIZATIONS`. The loops of XLA's fusion emitters, which need what it
-switches off, are left out as well: that halves the time again. Children get it from the environment, too.
+switches off, are left out as well, as long as XLA had that option: that halves the time again. Children get it from the
+environment, too.
 """
 
-_EMITTERS = "xla_cpu_use_fusion_emitters"
+import jaxlib.version
+
+# Not with jaxlib 0.11, which refuses to compile with it.
+_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if jaxlib.version.__version_info__ < (0, 11) else {}
 
 
 def install() -> None:
@@ -17,7 +21,7 @@ def install() -> None:
     def without_emitters(*arguments, **named):
         made = options(*arguments, **named)
         if jax.config.read("jax_disable_most_optimizations"):
-            made.env_option_overrides = [*made.env_option_overrides, (_EMITTERS, False)]
+            made.env_option_overrides = [*made.env_option_overrides, *_OPTIONS.items()]
         return made
 
     compiler.get_compile_options = without_emitters
@@ -29,5 +33,5 @@ def child_flags(devices: int = 1) -> str:
 
     flags = [f"--xla_force_host_platform_device_count={devices}"]
     if jax.config.read("jax_disable_most_optimizations"):
-        flags.append(f"--{_EMITTERS}=false")
+        flags += [f"--{name}={str(value).lower()}" for name, value in _OPTIONS.items()]
     return " ".join(flags)

@@ -190,8 +190,18 @@ def test_nothing_of_the_state_is_copied(options):
     assert copied() == 0
     if not options:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train_step, "_ON_CPU", None)
+            patch.setattr(train_step, "_compiler_options", lambda platform: None)
             assert copied() > 0
+
+
+def test_an_option_that_xla_has_no_more_is_left_out(monkeypatch):
+    monkeypatch.setattr(train_step, "_ON_CPU", {"xla_cpu_of_another_version": True, "xla_cpu_prefer_vector_width": 512})
+    options = train_step._compiler_options.__wrapped__
+    assert options("cpu") == {"xla_cpu_prefer_vector_width": 512}
+    assert options("tpu") is None
+    monkeypatch.setattr(train_step, "_ON_CPU", {"xla_cpu_prefer_vector_width": "wide"})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="wide"):
+        options("cpu")
 
 
 def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
