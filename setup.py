@@ -85,10 +85,10 @@ setup(
     # its files inside the package, as padir/gin_files.
     packages=[*find_packages(include=["padir", "padir.*", "tasks", "tasks.*"]), "padir.gin_files"],
     package_dir={"padir.gin_files": "gin"},
-    package_data={"padir": ["paper_tables.json"], "padir.gin_files": ["*.gin", "**/*.gin"]},
+    package_data={"padir.evaluation": ["paper_tables.json"], "padir.gin_files": ["*.gin", "**/*.gin"]},
     include_package_data=False,
     zip_safe=False,
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["padir = padir.cli:main"]},
+    entry_points={"console_scripts": ["padir = padir.cli.main:main"]},
 )

@@ -18,7 +18,7 @@ import numpy as np
 
 from padir.benchmark.facts import run_facts
 from padir.data.batching import Buckets, TrainingSchedule, evaluation_schedule
-from padir.run_directory import write_text
+from padir.files.atomic import write_text
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ import numpy as np
 
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
-from padir.models import PadirModel
-from padir.network import NetworkConfig
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
 from padir.types import EOS_ID, TokenIds
 
 SHORTCUTS = {"plain": {}, "8 candidates, 8 active": {"candidates": 8, "active_positions": 8}}

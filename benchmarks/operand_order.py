@@ -1,8 +1,8 @@
 """What the order of operands does to a decode: `python benchmarks/operand_order.py --embed_dim 512 --layers 6`.
 
-Untrained models, one sentence of `--length` tokens to as many, programs that differ only in how `padir.weights`
+Untrained models, one sentence of `--length` tokens to as many, programs that differ only in how `padir.nn.weights`
 multiplies with weights: the activations first, the weight first, the weight first up to 64 rows, and what the code does
-(that, but small weights turned, see `padir.for_decoding`). The programs take turns in a random order in one process;
+(that, but small weights turned, see `padir.nn.for_decoding`). The programs take turns in a random order in one process;
 prints the median and the fastest fifth of each, in ms.
 """
 
@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import weights
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
-from padir.models import AutoregressiveModel, PadirModel
-from padir.network import NetworkConfig
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.padir import PadirModel
+from padir.nn import weights
+from padir.nn.network import NetworkConfig
 from padir.types import EOS_ID, TokenIds
 
 # Up to how many rows the weight is first, and how large a weight may be to be turned.

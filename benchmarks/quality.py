@@ -16,11 +16,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from padir import cli
 from padir.benchmark.facts import run_facts
+from padir.cli import main as cli
 from padir.data.manifest import MANIFEST_NAME
 from padir.data.records import PreparedSet
-from padir.run_directory import write_text
+from padir.files.atomic import write_text
 
 ROOT = Path(__file__).resolve().parent
 STEPS = (1, 2, 4, 10)

@@ -17,18 +17,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from padir import weights
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
-from padir.evaluate import decode_examples, score
+from padir.evaluation.evaluate import decode_examples, score
+from padir.files.atomic import write_text
+from padir.inference.translator import Translator, load
 from padir.metrics.quality import paired_bootstrap
-from padir.models import AutoregressiveModel, DecodeConfig
-from padir.run_directory import check_vocabulary, write_text
-from padir.translator import Translator, load
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.kinds import DecodeConfig
+from padir.nn import weights
+from padir.runs.directory import check_vocabulary
 
 # What changes in the decode, and in which type products with weights are.
 COMPUTE_TYPE = "compute_type"

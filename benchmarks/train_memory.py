@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from padir import host_memory
 from padir.benchmark.facts import run_facts
 from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig
+from padir.files.atomic import write_text
 from padir.metrics.writers import read_metrics
-from padir.models import PadirModel
-from padir.network import NetworkConfig
-from padir.optimizers import OptimizerConfig
-from padir.run_directory import METRICS_FOLDER, write_text
-from padir.train import Cadence, train
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.runs.directory import METRICS_FOLDER
+from padir.runtime import host_memory
+from padir.training.optimizers import OptimizerConfig
+from padir.training.train import Cadence, train
 
 _MEMORY = "train/host_memory_mb"
 

@@ -22,15 +22,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import host_memory, sharding
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
-from padir.models import AutoregressiveModel, Model, PadirModel
-from padir.network import NetworkConfig
-from padir.optimizers import OptimizerConfig
-from padir.run_directory import write_text
-from padir.train_state import create_train_state
-from padir.train_step import make_train_step
+from padir.files.atomic import write_text
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.kinds import Model
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.runs.train_state import create_train_state
+from padir.runtime import host_memory, sharding
+from padir.training.optimizers import OptimizerConfig
+from padir.training.step import make_train_step
 from padir.types import EOS_ID, UNK_ID, TokenIds
 
 # T5X with the same shapes, on 2 such cores, as others measured it: embeddings by one-hot products, and for PaDIR the

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from padir import host_memory
+from padir.nn.weights import COMPUTE_TYPES, for_products, project
+from padir.runtime import host_memory
 from padir.types import Array
-from padir.weights import COMPUTE_TYPES, for_products, project
 
 WEIGHTS = {"feed-forward": (2048, 512), "logits": (32_128, 512)}
 ROWS = (1, 8, 32, 160)

@@ -8,16 +8,16 @@ def load(path, **options):
 
     Args:
       path: a run directory, a T5 folder of Hugging Face, or a T5X checkpoint (str or path-like).
-      **options: passed on to `padir.translator.load`, e.g. `step=1000` for another checkpoint, or
+      **options: passed on to `padir.inference.translator.load`, e.g. `step=1000` for another checkpoint, or
         `vocabulary="spiece.model"` for a checkpoint that has none beside it, or `rescore_with="runs/ar"`.
 
     Returns:
-      A `padir.translator.Translator`; `.translate(["…"])` returns one `Translation` per text.
+      A `padir.inference.translator.Translator`; `.translate(["…"])` returns one `Translation` per text.
 
     Raises:
       PadirError: there is no trained model, or its vocabulary does not match, or there is none.
     """
     # Imported here so that `import padir` alone costs nothing and starts no JAX backend.
-    from padir.translator import load as load_translator
+    from padir.inference.translator import load as load_translator
 
     return load_translator(path, **options)

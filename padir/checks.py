@@ -1,4 +1,4 @@
-"""What configurations ask of their numbers (layer 0)."""
+"""What configurations ask of their numbers."""
 
 from __future__ import annotations
 

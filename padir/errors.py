@@ -1,4 +1,4 @@
-"""What ends a command other than success or a defect (layer 0)."""
+"""What ends a command other than success or a defect."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Progress bars with rate and time left, silent when nobody watches (layer 0)."""
+"""Progress bars with rate and time left, silent when nobody watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named random streams, folded by step (layer 0).
+"""Named random streams, folded by step.
 
 One integer seed gives every random number of a run. A stream is named for what it is used for, so
 adding a consumer never shifts the numbers of another, and folding in the step makes every step's

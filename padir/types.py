@@ -1,4 +1,4 @@
-"""Names shared by every layer: mesh axes, reserved token ids, array aliases (layer 0).
+"""Names shared by every layer: mesh axes, reserved token ids, array aliases.
 
 Axes in docstrings: B batch (sources), K hypotheses per source, N = B·K rows of a decoder batch,
 Ls source length, Lt target length, E model width, H heads, D head width, V padded vocabulary.

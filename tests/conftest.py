@@ -147,8 +147,8 @@ def release(golden):
     import jax
     import jax.numpy as jnp
 
-    from padir.models import PadirModel
-    from padir.network import NetworkConfig
+    from padir.models.padir import PadirModel
+    from padir.nn.network import NetworkConfig
     from padir.types import TokenIds
 
     def open_release(name: str) -> Release:
@@ -213,7 +213,7 @@ def tiny(session_folder, compilation_cache) -> Tiny:
 def _make_tiny(made: Tiny) -> None:
     from padir.data.manifest import PrepareSettings, TaskConfig
     from padir.data.prepare_process import prepare_in_process
-    from padir.train import Cadence
+    from padir.training.train import Cadence
 
     options = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
     settings = PrepareSettings(num_pieces=300, max_source_length=32, max_target_length=32)

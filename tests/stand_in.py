@@ -7,9 +7,9 @@ import numpy as np
 
 from padir.data import vocabulary
 from padir.decoding.state import Hypotheses
-from padir.models import PadirModel
-from padir.network import NetworkConfig
-from padir.translator import Translator
+from padir.inference.translator import Translator
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
 from padir.types import EOS_ID
 
 LONGEST_SOURCE, LONGEST_TARGET = 40, 80

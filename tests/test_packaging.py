@@ -74,7 +74,7 @@ def test_files(wheel):
     python = {p.relative_to(ROOT).as_posix() for top in ("padir", "tasks") for p in (ROOT / top).rglob("*.py")}
     gin = {f"padir/gin_files/{p.relative_to(ROOT / 'gin').as_posix()}" for p in (ROOT / "gin").rglob("*.gin")}
     assert gin, "gin/ holds no gin file"
-    assert names == python | gin | {"padir/paper_tables.json"}
+    assert names == python | gin | {"padir/evaluation/paper_tables.json"}
 
 
 def test_gin_folder_does_not_shadow_gin_config():
@@ -87,7 +87,7 @@ def test_metadata(wheel):
     assert (metadata["Name"], metadata["Version"], metadata["Requires-Python"]) == ("padir", version, ">=3.11")
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert archive.read(name).decode().split("\n")[:2] == ["[console_scripts]", "padir = padir.cli:main"]
+        assert archive.read(name).decode().split("\n")[:2] == ["[console_scripts]", "padir = padir.cli.main:main"]
         assert any(name.endswith("/LICENSE") for name in archive.namelist())
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from padir import cli, commands, config
+from padir.cli import config
+from padir.cli import main as cli
+from padir.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,14 +43,14 @@ for path in sorted((ROOT / "gin").rglob("*.gin")):
     )
     found = re.findall(r"^padir (?:.*\\\n)*.*", comment, re.MULTILINE)
     GIN_COMMENTS += [command.replace("\\\n", " ") for command in found]
-LINES = [*README, *cli.EXAMPLES.values(), *GIN_COMMENTS]
+LINES = [*README, *(command.example for command in COMMANDS.values()), *GIN_COMMENTS]
 COMMANDS = [words for line in LINES for words in simple_commands(line)]
 PADIR = [words for words in COMMANDS if words[0].split("/")[-1] == "padir"]
 MAKE = [words for words in COMMANDS if words[0] == "make"]
 
 
 def test_there_is_something_to_check():
-    assert len(PADIR) >= len(cli.EXAMPLES) + len(GIN_COMMENTS) and GIN_COMMENTS
+    assert len(PADIR) >= len(COMMANDS) + len(GIN_COMMENTS) and GIN_COMMENTS
 
 
 @pytest.mark.parametrize("words", PADIR, ids=" ".join)
@@ -57,8 +59,7 @@ def test_a_padir_command_exists(words):
         assert words[1] in ("--help", "--version")
         return
     command, *arguments = cli.joined(words[1:])
-    assert cli.configurable(command) in commands.COMMANDS
-    flags = cli._flags(command)
+    flags = cli.flags_of(COMMANDS[command])
     gin_files, bindings = [], []
     for argument in arguments:
         name, _, value = argument.partition("=")
@@ -76,18 +77,18 @@ def test_a_padir_command_exists(words):
         config.parse(gin_files, bindings)
 
 
-@pytest.mark.parametrize("command", cli.EXAMPLES)
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_an_example_gives_every_required_value(command):
-    line = next(words for words in simple_commands(cli.EXAMPLES[command]) if words[0] == "padir")
-    assert cli.joined(line[1:])[0] == command
+    line = next(words for words in simple_commands(command.example) if words[0] == "padir")
+    assert cli.joined(line[1:])[0] == command.name
     gin_files = [word.split("=", 1)[1] for word in line if word.startswith("--gin_file=")]
     bindings = [word.removeprefix("--gin.") for word in line if word.startswith("--gin.")]
     given = {word[2:].split("=")[0] for word in line if word.startswith("--") and "gin" not in word}
-    config.parse(gin_files or cli._DEFAULT_GIN.get(command, []), bindings)
-    name = cli.configurable(command)
+    config.parse(gin_files or command.gin_files, bindings)
+    name = command.configurable
     assert config.required(name) == []
     bound = {bound.split(".")[1] for bound in config._statements() if bound.startswith(f"{name}.")}
-    needed = {name for name, flag in cli._flags(command).items() if flag.default is flag.empty}
+    needed = {name for name, flag in cli.flags_of(command).items() if flag.default is flag.empty}
     assert needed <= bound | given
 
 

@@ -1,4 +1,4 @@
-"""The map of DESIGN section 1, checked against what modules really import."""
+"""Folders are the layers: what modules really import, checked against the one list of folders below."""
 
 import ast
 from pathlib import Path
@@ -6,62 +6,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LAYERS = (
-    (
-        "types",
-        "rng",
-        "sharding",
-        "remat",
-        "checks",
-        "errors",
-        "progress",
-        "line_files",
-        "line_shards",
-        "checksums",
-        "host_memory",
-        "preemption",
-        "distributed",
-        "child_process",
-        "device_peaks",
-    ),
-    ("masks", "weights", "layers", "attention", "cache"),
-    ("decode_plan", "network", "for_decoding", "length", "flops"),
-    ("corruption", "losses"),
-    ("decoding",),
-    ("models", "interop"),
-    ("data",),
-    ("optimizers", "train_state", "train_step", "checkpoints", "metrics", "run_directory"),
-    (
-        "convert",
-        "average",
-        "describe_checkpoint",
-        "describe_training",
-        "warm_start",
-        "intervals",
-        "guards",
-        "validation",
-        "training_loop",
-        "train",
-        "evaluate",
-        "evaluation_report",
-        "side_by_side",
-        "system_description",
-        "tables",
-        "translator",
-        "translate_lines",
-        "translate_shards",
-        "translate",
-        "distill",
-        "benchmark",
-        "analysis",
-        "phases",
-        "demo",
-        "report",
-        "theory",
-    ),
-    ("gin_statements", "commands", "config", "cli"),
+# From the top floor down. A folder imports only from folders on lower floors; the modules of padir/ itself are the
+# ground, which everything may use.
+FLOORS = (
+    {"cli"},
+    {"demo", "analysis", "theory"},
+    {"evaluation", "benchmark"},
+    {"inference", "training"},
+    {"runs"},
+    {"interop"},
+    {"models"},
+    {"decoding", "objectives"},
+    {"data"},
+    {"nn"},
+    {"metrics", "runtime"},
+    {"files"},
 )
-LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+GROUND = {"types", "errors", "rng", "checks", "progress"}
+FLOOR = {folder: floor for floor, folders in enumerate(reversed(FLOORS), 1) for folder in folders}
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "clu"}
 MODULES = sorted((ROOT / "padir").rglob("*.py"))
 ALL = [*MODULES, *sorted((ROOT / "tasks").rglob("*.py"))]
@@ -88,8 +50,10 @@ def imports(path):
     return found
 
 
-def layer(module):
-    return LAYER[module.split(".")[1]]
+def folder(module):
+    """The folder of padir/ that a module lies in; None for padir/ itself."""
+    name = module.split(".")[1]
+    return None if name in GROUND else name
 
 
 GRAPH = {
@@ -99,14 +63,29 @@ GRAPH = {
 }
 
 
-def test_every_module_has_its_layer():
-    assert {name.split(".")[1] for name in GRAPH} == set(LAYER)
+def test_every_folder_has_its_floor():
+    there = {path.name for path in (ROOT / "padir").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert there == set(FLOOR)
+    assert {path.stem for path in (ROOT / "padir").glob("*.py")} == GROUND | {"__init__"}
 
 
 @pytest.mark.parametrize("module", sorted(GRAPH))
-def test_a_module_imports_only_from_layers_above(module):
-    below = {name for name in GRAPH[module] if layer(name) > layer(module)}
-    assert not below, f"{module} is in layer {layer(module)} and imports {sorted(below)}"
+def test_a_module_imports_only_from_its_folder_and_lower_floors(module):
+    own = folder(module)
+    others = {name for name in GRAPH[module] if folder(name) not in (own, None)}
+    above = {name for name in others if own is None or FLOOR[folder(name)] >= FLOOR[own]}
+    assert not above, f"{module} imports {sorted(above)}, which is not on a lower floor"
+
+
+@pytest.mark.parametrize("name", sorted(FLOOR))
+def test_a_folder_says_what_it_promises_and_exports_nothing(name):
+    tree = ast.parse((ROOT / "padir" / name / "__init__.py").read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree) and len(tree.body) == 1
+
+
+def test_tests_mirror_the_library():
+    mirrored = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert mirrored - {"benchmarks", "docs", "launch", "tasks"} == set(FLOOR)
 
 
 def test_no_cycles():
@@ -137,7 +116,8 @@ def test_only_child_processes_and_tasks_import_tensorflow():
 
 
 def test_only_config_imports_gin():
-    assert {module_name(path) for path in ALL if "gin" in {n.split(".")[0] for n in imports(path)}} == {"padir.config"}
+    users = {module_name(path) for path in ALL if "gin" in {n.split(".")[0] for n in imports(path)}}
+    assert users == {"padir.cli.config"}
 
 
 def test_only_preparation_imports_tasks_and_itself_is_imported_by_one_child_process():

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.corruption import CorruptionConfig
-from padir.models import AutoregressiveModel, PadirModel
-from padir.network import NetworkConfig
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.objectives.corruption import CorruptionConfig
 from padir.types import TokenIds
 
 IDS = TokenIds(num_pieces=20)

@@ -27,8 +27,9 @@ class Tiny:
     @staticmethod
     def model(kind: str = "padir", **network):
         """Returns a model factory, as `train` takes it: d 32, 1+1 layers, at most 32 tokens."""
-        from padir.models import AutoregressiveModel, PadirModel
-        from padir.network import NetworkConfig
+        from padir.models.autoregressive import AutoregressiveModel
+        from padir.models.padir import PadirModel
+        from padir.nn.network import NetworkConfig
 
         config = NetworkConfig(
             embed_dim=32,
@@ -48,8 +49,8 @@ class Tiny:
 
     def train(self, run_dir, kind: str = "padir", **changes):
         """Trains, with one bucket and 12 steps unless told otherwise; returns the final state."""
-        from padir.optimizers import OptimizerConfig
-        from padir.train import Cadence, train
+        from padir.training.optimizers import OptimizerConfig
+        from padir.training.train import Cadence, train
 
         arguments = {
             "data_dir": str(self.data),

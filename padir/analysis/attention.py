@@ -1,4 +1,4 @@
-"""`padir analyze attention`: dependency between adjacent positions, as attention shows it (layer 8; section 4.2.4).
+"""`padir analyze attention`: dependency between adjacent positions, as attention shows it (section 4.2.4).
 
 Stutter, the same token at two adjacent positions, is the paper's proxy for a dependency that parallel decoding failed
 to model. Two hypotheses on which positions these are: that they attend more to each other (Table 4.4), and that they
@@ -25,10 +25,11 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskNothing
 from padir.errors import PadirError
-from padir.models import PadirModel
+from padir.files.atomic import write_text
+from padir.inference.translator import Translator, check_batch_size, load
+from padir.models.padir import PadirModel
 from padir.progress import progress
-from padir.run_directory import check_vocabulary, write_text
-from padir.translator import Translator, check_batch_size, load
+from padir.runs.directory import check_vocabulary
 from padir.types import PAD_ID
 
 # Longer targets make pictures that nobody can read.

@@ -1,4 +1,4 @@
-"""What the last layer's attention says of two adjacent output positions (layer 8; paper section 4.2.4).
+"""What the last layer's attention says of two adjacent output positions (paper section 4.2.4).
 
 All functions take one batch of hypotheses as numpy arrays and answer for every pair of positions t and t + 1.
 

@@ -1,4 +1,4 @@
-"""What the paper measured (layer 8): Tables 4.4 and 4.5 of the chapter, 6+6 layers and 8 heads, translation."""
+"""What the paper measured: Tables 4.4 and 4.5 of the chapter, 6+6 layers and 8 heads, translation."""
 
 from __future__ import annotations
 

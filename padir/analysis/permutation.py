@@ -1,4 +1,4 @@
-"""Whether pairs that stutter differ from those that do not, by chance or not (layer 8).
+"""Whether pairs that stutter differ from those that do not, by chance or not.
 
 Pairs of one sentence are not independent: a sentence may be hard as a whole, and neighbouring pairs share a position.
 So labels never move between sentences, and within one they move together: a permutation rotates the sequence of a

@@ -1,4 +1,4 @@
-"""Attention of one sentence as heat maps (layer 8)."""
+"""Attention of one sentence as heat maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of pairs as the paper's tables, and its two hypotheses held against them (layer 8; section 4.2.4)."""
+"""Statistics of pairs as the paper's tables, and its two hypotheses held against them (section 4.2.4)."""
 
 from __future__ import annotations
 

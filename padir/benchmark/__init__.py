@@ -1,1 +1,4 @@
-"""Latency and throughput of systems side by side, and how far from the machine's limits they are (layer 8)."""
+"""How fast a system is: latency, throughput, and how far both are from the limits of the machine.
+
+Systems take turns in one process, compilation is excluded but counted, and results say where they were measured.
+"""

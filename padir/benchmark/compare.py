@@ -1,4 +1,4 @@
-"""`padir benchmark compare`: two results of `padir benchmark latency`, system by system (layer 8)."""
+"""`padir benchmark compare`: two results of `padir benchmark latency`, system by system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code (layer 8)."""
+"""What a figure depends on besides the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`padir benchmark latency`: how long a request takes, for every system alike (layer 8)."""
+"""`padir benchmark latency`: how long a request takes, for every system alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from padir import flops
 from padir.benchmark import pictures
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
@@ -22,9 +21,11 @@ from padir.data.records import PreparedSet
 from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.models import DecodeConfig
-from padir.run_directory import check_vocabulary, write_text
-from padir.translator import Translator, source_width
+from padir.files.atomic import write_text
+from padir.inference.translator import Translator, source_width
+from padir.models.kinds import DecodeConfig
+from padir.nn import flops
+from padir.runs.directory import check_vocabulary
 
 Batch = tuple[Request, ...]
 

@@ -1,4 +1,4 @@
-"""Timing: systems take turns in one process, on the same requests, host to host (layer 8)."""
+"""Timing: systems take turns in one process, on the same requests, host to host."""
 
 from __future__ import annotations
 

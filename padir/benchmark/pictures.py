@@ -1,4 +1,4 @@
-"""Pictures of latencies (layer 8)."""
+"""Pictures of latencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`padir benchmark roofline`: each phase of a request against what the machine can do (layer 8)."""
+"""`padir benchmark roofline`: each phase of a request against what the machine can do."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import flops
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened, System, open_systems
 from padir.decoding.sampling import greedy
 from padir.errors import PadirError
-from padir.models import AutoregressiveModel
-from padir.run_directory import write_text
-from padir.translator import source_width
+from padir.files.atomic import write_text
+from padir.inference.translator import source_width
+from padir.models.autoregressive import AutoregressiveModel
+from padir.nn import flops
+from padir.nn.weights import project
 from padir.types import UNK_ID, Array, PyTree
-from padir.weights import project
 
 # The plain product: rows by as many different weights [2048, 512] as no cache holds (100 MB of float32).
 _WEIGHTS, _OUT, _IN = 24, 2048, 512

@@ -1,4 +1,4 @@
-"""What a benchmark compares: trained models, or models of a given size with untrained weights (layer 8)."""
+"""What a benchmark compares: trained models, or models of a given size with untrained weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import jax.numpy as jnp
 
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.flops import Cost
-from padir.models import AutoregressiveModel, DecodeConfig, Model
-from padir.translator import Decoder, Translator, load
+from padir.inference.translator import Decoder, Translator, load
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.kinds import DecodeConfig, Model
+from padir.nn.flops import Cost
+from padir.nn.weights import check_compute_type
 from padir.types import TokenIds
-from padir.weights import check_compute_type
 
 
 @dataclass(frozen=True)

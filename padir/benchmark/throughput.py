@@ -1,4 +1,4 @@
-"""`padir benchmark throughput`: sentences a second at growing batch sizes (layer 8)."""
+"""`padir benchmark throughput`: sentences a second at growing batch sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from padir.benchmark.measure import Timing, take_turns
 from padir.benchmark.systems import System
 from padir.benchmark.workloads import Workload
 from padir.errors import PadirError
-from padir.run_directory import write_text
+from padir.files.atomic import write_text
 
 
 def throughput(

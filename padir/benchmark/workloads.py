@@ -1,4 +1,4 @@
-"""What systems are asked in a benchmark (layer 8)."""
+"""What systems are asked in a benchmark."""
 
 from __future__ import annotations
 

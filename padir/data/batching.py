@@ -1,4 +1,4 @@
-"""Which examples make up the batch of a step, and loading them through Grain (layer 6; no TensorFlow).
+"""Which examples make up the batch of a step, and loading them through Grain (no TensorFlow).
 
 The data contract. Every batch of a prepared set is a dictionary of
 

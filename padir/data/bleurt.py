@@ -1,4 +1,4 @@
-"""Runs a BLEURT-20 checkpoint (layer 6). Imports TensorFlow: only `padir.data.bleurt_process` runs it, as a child."""
+"""Runs a BLEURT-20 checkpoint. Imports TensorFlow: only `padir.data.bleurt_process` runs it, as a child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What BLEURT-20 is given: its checkpoint's files, and pairs of sentences as ids (layer 6; no TensorFlow).
+"""What BLEURT-20 is given: its checkpoint's files, and pairs of sentences as ids (no TensorFlow).
 
 A checkpoint is a folder as it is distributed: a TensorFlow SavedModel (saved_model.pb, variables/) with
 `bleurt_config.json`, which names the SentencePiece model beside it ('sp_model', without its .model), the longest input

@@ -1,4 +1,4 @@
-"""Scores with BLEURT-20 in a process of its own (layer 6; no TensorFlow in the caller's)."""
+"""Scores with BLEURT-20 in a process of its own (no TensorFlow in the caller's)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from padir.child_process import call_in_process, serve
 from padir.data.bleurt_inputs import BleurtCheckpoint
 from padir.errors import PadirError
+from padir.runtime.child_process import call_in_process, serve
 
 
 def check_bleurt(checkpoint: str | os.PathLike) -> BleurtCheckpoint:

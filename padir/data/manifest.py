@@ -1,4 +1,4 @@
-"""What a prepared set is: the task it came from, how it was prepared, what it holds (layer 6; no TensorFlow)."""
+"""What a prepared set is: the task it came from, how it was prepared, what it holds (no TensorFlow)."""
 
 from __future__ import annotations
 

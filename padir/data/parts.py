@@ -1,4 +1,4 @@
-"""A split in parts, which processes write side by side and a preparation cut short leaves (layer 6; no TensorFlow).
+"""A split in parts, which processes write side by side and a preparation cut short leaves (no TensorFlow).
 
 Part i of a split holds what is kept of its pairs i·n to (i+1)·n - 1, n = `records_per_shard`, whoever writes it:
 

@@ -1,4 +1,4 @@
-"""Runs a Seqio task once and writes it as ArrayRecord (layer 6; the only module of padir that imports TensorFlow).
+"""Runs a Seqio task once and writes it as ArrayRecord (the only module of padir that imports TensorFlow).
 
 Everything after this reads `padir.data.records`. Import it in a process of its own: TensorFlow then
 never meets the accelerator that training holds.
@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from padir.checksums import file_hash
 from padir.data import manifest as manifest_lib
 from padir.data import parts
 from padir.data import vocabulary as vocabulary_lib
@@ -34,6 +33,7 @@ from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, Prepar
 from padir.data.sources import NextPairs, sample
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.checksums import file_hash
 from padir.progress import announce, progress
 from padir.types import EOS_ID
 

@@ -1,4 +1,4 @@
-"""Runs `padir.data.prepare` in a process of its own (layer 6; no TensorFlow in the caller's).
+"""Runs `padir.data.prepare` in a process of its own (no TensorFlow in the caller's).
 
 TensorFlow would otherwise claim memory, and on some machines the accelerator, of the process that trains.
 """
@@ -10,10 +10,10 @@ import os
 import sys
 from typing import Any
 
-from padir.child_process import call_in_process, serve
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.runtime.child_process import call_in_process, serve
 
 
 def prepare_in_process(

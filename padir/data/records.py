@@ -1,4 +1,4 @@
-"""Prepared data sets: what `padir prepare` writes and everything else reads (layer 6; no TensorFlow).
+"""Prepared data sets: what `padir prepare` writes and everything else reads (no TensorFlow).
 
 A prepared set is one folder:
 

@@ -1,4 +1,4 @@
-"""Reading sentence pairs from text files, with errors that name file and line (layer 6; no TensorFlow)."""
+"""Reading sentence pairs from text files, with errors that name file and line (no TensorFlow)."""
 
 from __future__ import annotations
 

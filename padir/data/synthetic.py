@@ -1,4 +1,4 @@
-"""The embedded language pair: English-like sources, German-like targets, and an exact checker (layer 6).
+"""The embedded language pair: English-like sources, German-like targets, and an exact checker.
 
 A sentence is an abstract tree (`Sentence`). The English side writes a tree in exactly one way, and no two trees alike,
 so a source string determines its tree; the German side writes it in one of several ways, each a `_Plan`:

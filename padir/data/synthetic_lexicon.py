@@ -1,4 +1,4 @@
-"""Words and phrases of the embedded language pair: what each may become in German (layer 6).
+"""Words and phrases of the embedded language pair: what each may become in German.
 
 Every German entry is a pair `(everyday, formal)`. A whole sentence is in one register, so two words of one sentence
 never take different columns, however far apart they are; an entry without a formal counterpart repeats itself. The

@@ -1,4 +1,4 @@
-"""SentencePiece vocabulary: training, ids of a text, text of ids (layer 6; no TensorFlow).
+"""SentencePiece vocabulary: training, ids of a text, text of ids (no TensorFlow).
 
 Ids from the bottom: 0 pad, 1 EOS, 2 UNK, then the pieces, `num_pieces` in all. What lies on top of them (100 extra
 ids, among them MASK, BOS and LENGTH) is `padir.types.TokenIds`; no text ever uses it.

@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling, one token a step: baselines that every speed-up is measured against (layer 4)."""
+"""Greedy decoding and sampling, one token a step: baselines that every speed-up is measured against."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from padir.cache import DecoderCache
 from padir.checks import finite, whole
 from padir.decoding.sampling import Sampling, argmax, take
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
+from padir.nn.cache import DecoderCache
 from padir.types import EOS_ID, PAD_ID, Array
 
 # (last tokens [N] int32, cache) → (log-probabilities [N, V] float32, cache); -inf forbids a token

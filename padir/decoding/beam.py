@@ -1,4 +1,4 @@
-"""Beam search with length penalty and early exit: the strongest autoregressive baseline (layer 4).
+"""Beam search with length penalty and early exit: the strongest autoregressive baseline.
 
 The semantics are those of Hugging Face's search, so that results can be compared one to one: of the 2K best
 candidates of a step, those among the first K that are finished are kept apart, and the K best unfinished ones live on.
@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from padir import cache as kv_cache
-from padir.cache import DecoderCache
 from padir.checks import finite, whole
 from padir.decoding.autoregressive import START_ID, StepFn, TargetRoom
 from padir.decoding.sampling import top_k
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
+from padir.nn import cache as kv_cache
+from padir.nn.cache import DecoderCache
 from padir.types import EOS_ID, PAD_ID, Array
 
 EARLY_EXITS = ("exact", "current_length", "full")

@@ -1,4 +1,4 @@
-"""Looking into a decode, or meddling with it, for research (layer 4).
+"""Looking into a decode, or meddling with it, for research.
 
 A callback is a pure, hashable function traced into the loop: it takes the state (or a step's logits and the state)
 and returns the state (or logits) that the loop goes on with. `OnHost` makes one of a function that only wants

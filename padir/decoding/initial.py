@@ -1,4 +1,4 @@
-"""How to start: the first hypothesis of a refinement (layer 4).
+"""How to start: the first hypothesis of a refinement.
 
 The last position of every start is EOS, as in training and as in the T5X release: the length is known,
 and a hypothesis of nothing but MASK would look the same from every position.
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from padir.errors import PadirError
-from padir.masks import length_mask
+from padir.nn.masks import length_mask
 from padir.types import EOS_ID, PAD_ID, Array, TokenIds
 
 

@@ -1,4 +1,4 @@
-"""Which lengths a source's hypotheses have (layer 4)."""
+"""Which lengths a source's hypotheses have."""
 
 from __future__ import annotations
 

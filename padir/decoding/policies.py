@@ -1,4 +1,4 @@
-"""Which policies a refinement may be made of (layer 4)."""
+"""Which policies a refinement may be made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to rank hypotheses of one source against each other (layer 4)."""
+"""How to rank hypotheses of one source against each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel decoding by iterative refinement: the loop (layer 4; paper section 4.2.2.1, eq. 4.9).
+"""Parallel decoding by iterative refinement: the loop (paper section 4.2.2.1, eq. 4.9).
 
 The loop takes a logits function, never a model, so it can be tested with hand-made logits. With other policies it
 is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin) or sampling in the way of SUNDAE
@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir import cache as kv_cache
 from padir.checks import whole
 from padir.decoding import policies, shortcuts
 from padir.decoding.callbacks import LogitsCallback, StateCallback
@@ -28,7 +27,8 @@ from padir.decoding.sampling import Sampling
 from padir.decoding.state import RefinementState, StepOutput, StepView, Trace, Written
 from padir.decoding.stopping import StopPolicy, StopWhenUnchanged, settled
 from padir.errors import PadirError
-from padir.masks import length_mask
+from padir.nn import cache as kv_cache
+from padir.nn.masks import length_mask
 from padir.types import PAD_ID, Array
 
 # tokens [N, L] int32 → what one decoder pass says of them; a bare array is its logits. With `active_positions` also

@@ -1,4 +1,4 @@
-"""What to remask between steps (layer 4; paper section 4.2.3).
+"""What to remask between steps (paper section 4.2.3).
 
 Policies that count (worst k, worst k %, schedules) count and choose among the positions before the last. That one
 is EOS in every start and was never noised in training: the length is known, so to hide it again would hide nothing
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from padir.checks import whole
 from padir.decoding.state import StepView
 from padir.errors import PadirError
-from padir.masks import stutter_mask
+from padir.nn.masks import stutter_mask
 from padir.types import Array
 
 

@@ -1,4 +1,4 @@
-"""Repeated tokens, dropped once the last step is done (layer 4; paper section 4.2.3)."""
+"""Repeated tokens, dropped once the last step is done (paper section 4.2.3)."""
 
 from __future__ import annotations
 

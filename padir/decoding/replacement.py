@@ -1,4 +1,4 @@
-"""What goes to remasked positions (layer 4)."""
+"""What goes to remasked positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From logits to tokens (layer 4)."""
+"""From logits to tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from padir import weights
 from padir.errors import PadirError
+from padir.nn import weights
 from padir.types import PAD_ID, Array, TokenIds
 
 

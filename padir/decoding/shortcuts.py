@@ -1,4 +1,4 @@
-"""What steps need not compute: other tokens, hypotheses, positions, finished rows, all logits at once (layer 4).
+"""What steps need not compute: other tokens, hypotheses, positions, finished rows, all logits at once.
 
 The first three change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
 cost in quality and gain in time. The others change nothing (but the order in which floats are added up); leaving
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from padir.decoding.sampling import argmax, greedy, logsumexp, take, top_k
 from padir.decoding.state import Candidates, RefinementState, StepOutput
-from padir.masks import length_mask
+from padir.nn.masks import length_mask
 from padir.types import EOS_ID, Array
 
 

@@ -1,4 +1,4 @@
-"""What decoding hands from step to step and to its caller (layer 4)."""
+"""What decoding hands from step to step and to its caller."""
 
 from __future__ import annotations
 

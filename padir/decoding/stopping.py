@@ -1,4 +1,4 @@
-"""When a row stops (layer 4)."""
+"""When a row stops."""
 
 from __future__ import annotations
 

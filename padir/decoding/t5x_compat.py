@@ -1,4 +1,4 @@
-"""Refinement exactly as the T5X release does it, with its faults, kept in this one place (layer 4).
+"""Refinement exactly as the T5X release does it, with its faults, kept in this one place.
 
 What is different from `refinement.refine`, each seen by running the release:
 

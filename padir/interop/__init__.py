@@ -1,1 +1,4 @@
-"""Checkpoints from and to T5X and Hugging Face (layer 5): arrays and names, no text and no run directories."""
+"""Checkpoints of T5X and Hugging Face, read and written: names and arrays, no text and no run directories.
+
+Every array is accounted for: one that is missing, left over or of another shape is an error that names it.
+"""

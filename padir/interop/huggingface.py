@@ -1,4 +1,4 @@
-"""Models from and to folders of Hugging Face Transformers (layer 5).
+"""Models from and to folders of Hugging Face Transformers.
 
     config.json                    sizes; under the key 'padir', which Transformers keeps, the whole of our model
     model.safetensors              the arrays, or model.safetensors.index.json and several files
@@ -23,9 +23,10 @@ from safetensors.numpy import load_file, save_file
 from padir.errors import PadirError
 from padir.interop import t5x
 from padir.interop.matching import Imported, check, real_rows, token_ids
-from padir.models import AutoregressiveModel, Model
+from padir.models.autoregressive import AutoregressiveModel
 from padir.models.description import model_from_dict, model_to_dict
-from padir.network import NetworkConfig
+from padir.models.kinds import Model
+from padir.nn.network import NetworkConfig
 from padir.types import EOS_ID, PAD_ID, PyTree
 
 CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE = "config.json", "model.safetensors", "spiece.model"

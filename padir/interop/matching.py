@@ -1,4 +1,4 @@
-"""What the importers share: whose rows are whose, and what does not fit, by name (layer 5)."""
+"""What the importers share: whose rows are whose, and what does not fit, by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.errors import PadirError
-from padir.models import Model
+from padir.models.kinds import Model
 from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 # Rows and pieces of the vocabulary that T5 and its descendants were published with.

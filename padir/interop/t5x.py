@@ -1,4 +1,4 @@
-"""Models from and to T5X's parameters (layer 5).
+"""Models from and to T5X's parameters.
 
 Our parameters are T5X's under nearly the same names, so a name maps by rule; our weights [out, in] are its kernels
 [in, out] transposed:
@@ -21,8 +21,10 @@ import numpy as np
 from padir.errors import PadirError
 from padir.interop.matching import Imported, check, fill_rows, token_ids
 from padir.interop.t5x_checkpoint import read_checkpoint
-from padir.models import AutoregressiveModel, Model, PadirModel
-from padir.network import NetworkConfig
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.kinds import Model
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
 from padir.types import PyTree
 
 EMBEDDING, LOGITS = "token_embedder/embedding", "decoder/logits_dense/kernel"

@@ -1,4 +1,4 @@
-"""Reading T5X checkpoints from disk, without T5X and without TensorFlow (layer 5).
+"""Reading T5X checkpoints from disk, without T5X and without TensorFlow.
 
 T5X wrote three formats over the years:
 

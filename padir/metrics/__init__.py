@@ -1,1 +1,1 @@
-"""Quality of translations and the record of a training run (layer 7)."""
+"""Numbers about text and about runs: BLEU and its like, significance, stutter, logs of training."""

@@ -1,4 +1,4 @@
-"""Quality by length of the source (layer 7)."""
+"""Quality by length of the source."""
 
 from __future__ import annotations
 

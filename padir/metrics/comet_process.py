@@ -1,4 +1,4 @@
-"""COMET, run by the Python of an environment of its own (layer 7).
+"""COMET, run by the Python of an environment of its own.
 
 `unbabel-comet` (2.2.7) requires NumPy 1 and padir, through JAX, NumPy 2: pip cannot install the two together, so COMET
 cannot be an extra of padir. Its own environment takes one line:

@@ -1,4 +1,4 @@
-"""BLEU and chrF of any part of a test set, from what sacreBLEU counts in each of its sentences (layer 7).
+"""BLEU and chrF of any part of a test set, from what sacreBLEU counts in each of its sentences.
 
 Both metrics are functions of sums over sentences: counted once, they give the score of the whole set, of a bucket of
 sentence lengths, of one sentence, and of ten thousand shuffles of two systems' outputs, many at a time.

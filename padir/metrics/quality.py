@@ -1,4 +1,4 @@
-"""Translation quality: sacreBLEU, chrF, TER, validity, stutter, and significance (layer 7).
+"""Translation quality: sacreBLEU, chrF, TER, validity, stutter, and significance.
 
 Scores are taken on raw text with sacreBLEU's own tokenisation, and never without the signature that says how
 (paper, section 4.2.3, "Discussion on metrics"): scores with different signatures must not be compared.

@@ -1,4 +1,4 @@
-"""Is one system better than another? Approximate randomisation of their paired outputs (layer 7).
+"""Is one system better than another? Approximate randomisation of their paired outputs.
 
 If the two were equally good, it would not matter which of the two outputs of a sentence is whose. The test swaps them
 at random, sentence by sentence, and counts how often the corpus scores then differ by at least as much as they do

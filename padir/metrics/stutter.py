@@ -1,4 +1,4 @@
-"""Stutter: adjacent repetitions in the output that the reference does not have (layer 7).
+"""Stutter: adjacent repetitions in the output that the reference does not have.
 
 Parallel decoders choose neighbouring positions independently, so they say things twice. N-gram overlap
 hardly notices; a reader does (paper, section 4.2.3: "how often consecutive words are repeated in the

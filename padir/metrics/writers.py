@@ -1,4 +1,4 @@
-"""The record of a run: TensorBoard event files and one JSON line a step (layer 7).
+"""The record of a run: TensorBoard event files and one JSON line a step.
 
 TensorBoard files go through tensorboardX, which does not import TensorFlow. `metrics.jsonl` is the record of
 truth: steps increase, each value stands there once however often the job was killed and resumed. A step that a job

@@ -1,4 +1,4 @@
-"""The autoregressive model: teacher, and the baseline that every speed-up is measured against (layer 5)."""
+"""The autoregressive model: teacher, and the baseline that every speed-up is measured against."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir import rng
-from padir.cache import DecoderCache
 from padir.decoding import autoregressive, beam
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.sampling import log_probabilities
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
-from padir.layers import subkeys
 from padir.models.base import BaseModel, Batch, Metrics
-from padir.network import EncoderDecoder, NetworkConfig
+from padir.nn.cache import DecoderCache
+from padir.nn.layers import subkeys
+from padir.nn.network import EncoderDecoder, NetworkConfig
 from padir.types import EOS_ID, PAD_ID, Array, PyTree
 
 

@@ -1,4 +1,4 @@
-"""The logical axes of every parameter, by its path: the one place that names them (layer 5)."""
+"""The logical axes of every parameter, by its path: the one place that names them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from padir.errors import PadirError
-from padir.sharding import AxisRules, LogicalAxes, partition_spec
+from padir.runtime.sharding import AxisRules, LogicalAxes, partition_spec
 from padir.types import PyTree
 
 # Pattern of the whole path → axes as `AxisRules` names them; None is never split. Weights are [out, in]. Vectors stay

@@ -1,4 +1,4 @@
-"""What all models share: static configuration, pure parameters, the metrics of a stage (layer 5)."""
+"""What all models share: static configuration, pure parameters, the metrics of a stage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import jax.numpy as jnp
 from flax import nnx, struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from padir import flops, for_decoding, losses, rng
+from padir import rng
 from padir.checks import whole
 from padir.decoding.sampling import argmax
 from padir.errors import PadirError
-from padir.network import NetworkConfig
+from padir.nn import flops, for_decoding
+from padir.nn.network import NetworkConfig
+from padir.objectives import losses
 from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 Batch = dict[str, Array]

@@ -1,19 +1,19 @@
-"""One decoder pass over all hypotheses, and what it says of their next tokens (layer 5)."""
+"""One decoder pass over all hypotheses, and what it says of their next tokens."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from flax import nnx
 
-from padir import cache as kv_cache
-from padir.cache import DecoderCache
-from padir.decode_plan import DecodePlan
 from padir.decoding import shortcuts
 from padir.decoding.refinement import LogitsFn, Refinement
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
 from padir.decoding.state import Candidates, StepOutput
 from padir.models.base import BaseModel
 from padir.models.hypothesis_rows import HypothesisRows
+from padir.nn import cache as kv_cache
+from padir.nn.cache import DecoderCache
+from padir.nn.decode_plan import DecodePlan
 from padir.types import Array, PyTree
 
 

@@ -1,13 +1,14 @@
-"""A model's configuration as JSON values and back: what is kept beside parameters (layer 5)."""
+"""A model's configuration as JSON values and back: what is kept beside parameters."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from padir.corruption import CorruptionConfig
-from padir.models import MODELS, LossConfig, Model
-from padir.network import NetworkConfig
+from padir.models.base import LossConfig
+from padir.models.kinds import MODELS, Model
+from padir.nn.network import NetworkConfig
+from padir.objectives.corruption import CorruptionConfig
 from padir.types import TokenIds
 
 _PARTS = {"ids": TokenIds, "network": NetworkConfig, "loss": LossConfig, "corruption": CorruptionConfig}

@@ -1,4 +1,4 @@
-"""The hypotheses of a batch, and how to go on with some of them (layer 5)."""
+"""The hypotheses of a batch, and how to go on with some of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from padir.decode_plan import DecodePlan
 from padir.decoding.state import Candidates
+from padir.nn.decode_plan import DecodePlan
 from padir.types import Array
 
 

@@ -1,4 +1,4 @@
-"""The PaDIR model: training objective and decoding, where network, loss and policies meet (layer 5)."""
+"""The PaDIR model: training objective and decoding, where network, loss and policies meet."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from padir import corruption, losses, rng
+from padir import rng
 from padir.checks import whole
-from padir.corruption import CorruptionConfig
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
-from padir.layers import Dense, subkeys
-from padir.length import (
+from padir.models import padir_decoding
+from padir.models.base import BaseModel, Batch, Metrics
+from padir.models.rescoring import Rescorer
+from padir.nn.layers import Dense, subkeys
+from padir.nn.length import (
     LENGTH_PREDICTORS,
     AffineLengthPredictor,
     FertilityLengthPredictor,
     LengthTokenPredictor,
     prepend_length_token,
 )
-from padir.models import padir_decoding
-from padir.models.base import BaseModel, Batch, Metrics
-from padir.models.rescoring import Rescorer
-from padir.network import EncoderDecoder
+from padir.nn.network import EncoderDecoder
+from padir.objectives import corruption, losses
+from padir.objectives.corruption import CorruptionConfig
 from padir.types import PAD_ID, Array, PyTree
 
 

@@ -1,4 +1,4 @@
-"""How a PaDIR model decodes: lengths, buckets, refinement, ranking (layer 5)."""
+"""How a PaDIR model decodes: lengths, buckets, refinement, ranking."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from padir.decoding.refinement import (
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
 from padir.errors import PadirError
-from padir.length import top_lengths
-from padir.masks import length_mask
 from padir.models.base import BaseModel
 from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.models.rescoring import Rescorer
+from padir.nn.length import top_lengths
+from padir.nn.masks import length_mask
 from padir.types import PAD_ID, Array, PyTree
 
 

@@ -1,4 +1,4 @@
-"""Scoring hypotheses with an autoregressive model (layer 5)."""
+"""Scoring hypotheses with an autoregressive model."""
 
 from __future__ import annotations
 

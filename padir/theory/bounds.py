@@ -1,4 +1,4 @@
-"""The bounds of Propositions 4.1.4 and 4.1.5 and Corollary 4.1.1, as numbers (layer 8)."""
+"""The bounds of Propositions 4.1.4 and 4.1.5 and Corollary 4.1.1, as numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markov chains over all states: transition matrices, spectral gaps, Dirichlet forms, hitting times (layer 8)."""
+"""Markov chains over all states: transition matrices, spectral gaps, Dirichlet forms, hitting times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A statement of the chapter, with the number that decides whether the run bears it out (layer 8)."""
+"""A statement of the chapter, with the number that decides whether the run bears it out."""
 
 from __future__ import annotations
 

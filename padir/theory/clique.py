@@ -1,4 +1,4 @@
-"""The clique of (4.6), counted: exact chains on its number of +1 spins, for cliques of any size (layer 8).
+"""The clique of (4.6), counted: exact chains on its number of +1 spins, for cliques of any size.
 
 With one field h and one coupling J in the clique, its spins are alike, and the spins outside are independent of it.
 Both samplers then treat a clique with m spins at +1 the same whichever these are and whatever the outside holds, so m

@@ -1,4 +1,4 @@
-"""Figures 4.1 and 4.2: the error of k-pseudolikelihood beside its exact asymptotic prediction (layer 8)."""
+"""Figures 4.1 and 4.2: the error of k-pseudolikelihood beside its exact asymptotic prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 4.3: steps from R_{-1} to R_1, simulated, exact, and as the propositions bound them (layer 8)."""
+"""Figure 4.3: steps from R_{-1} to R_1, simulated, exact, and as the propositions bound them."""
 
 from __future__ import annotations
 

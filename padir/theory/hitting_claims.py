@@ -1,4 +1,4 @@
-"""What Figure 4.3 and section 4.1.4.2 claim, held against the data of `hitting` and `separation` (layer 8)."""
+"""What Figure 4.3 and section 4.1.4.2 claim, held against the data of `hitting` and `separation`."""
 
 from __future__ import annotations
 

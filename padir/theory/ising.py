@@ -1,4 +1,4 @@
-"""Ising models by enumeration (Definition 4.1.12): states, probabilities, conditionals (layer 8).
+"""Ising models by enumeration (Definition 4.1.12): states, probabilities, conditionals.
 
 A model of N spins is its parameter vector theta [P], P = N + N(N-1)/2: first the fields h_1..h_N, then the couplings
 J_{12}, J_{13}, …, J_{N-1,N}. It is an exponential family, p(x) ∝ exp(theta · T(x)).

@@ -1,4 +1,4 @@
-"""A learnt sampler: a tiny PaDIR model trained on Ising samples, and its decoding loop as a Markov chain (layer 8).
+"""A learnt sampler: a tiny PaDIR model trained on Ising samples, and its decoding loop as a Markov chain.
 
 One model learns several Ising models; the source names which: [the coupling's token, EOS]. The target is the spins, one
 token each, and EOS. Training masks a random share of them, as mask-predict does. Decoding starts from all MASK; every
@@ -17,24 +17,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.corruption import CorruptionConfig
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskPolicy
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import StepView
 from padir.decoding.stopping import StopNever
-from padir.models import PadirModel
-from padir.network import NetworkConfig
-from padir.optimizers import OptimizerConfig
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.objectives.corruption import CorruptionConfig
 from padir.progress import progress
-from padir.sharding import make_mesh
+from padir.runs.train_state import create_train_state
+from padir.runtime.sharding import make_mesh
 from padir.theory.chains import block_dynamics, block_marginals, product_dynamics
 from padir.theory.claims import Claim
 from padir.theory.ising import clique_parameters, log_probabilities, spins
 from padir.theory.pseudolikelihood import uniform_law
 from padir.theory.settings import require_ascending, require_in
-from padir.train_state import create_train_state
-from padir.train_step import make_train_step
+from padir.training.optimizers import OptimizerConfig
+from padir.training.step import make_train_step
 from padir.types import EOS_ID, UNK_ID, Array, PyTree, TokenIds
 
 MINUS_ID, PLUS_ID = UNK_ID + 1, UNK_ID + 2

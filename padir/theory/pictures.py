@@ -1,4 +1,4 @@
-"""The figures, drawn from the data that lie beside them (layer 8)."""
+"""The figures, drawn from the data that lie beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighted pseudolikelihood (Definitions 4.1.2, 4.1.3, 4.1.7): loss, asymptotic variance, minimum (layer 8).
+"""Weighted pseudolikelihood (Definitions 4.1.2, 4.1.3, 4.1.7): loss, asymptotic variance, minimum.
 
 Data are pairs (x, K) of a state and a block, kept as a table of frequencies [M, X]: there are M·X different pairs
 however many samples were drawn, so a fit costs the same for any sample size.

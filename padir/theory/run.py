@@ -1,4 +1,4 @@
-"""`padir theory`: the figures of chapter 4's theory and the claims that go with them (layer 8)."""
+"""`padir theory`: the figures of chapter 4's theory and the claims that go with them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import numpy as np
 
 from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
+from padir.files.atomic import write_text
 from padir.progress import announce
-from padir.run_directory import write_text
 from padir.theory import pictures
 from padir.theory.claims import Claim
 from padir.theory.estimation import EstimationSettings, estimation

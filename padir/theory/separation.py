@@ -1,4 +1,4 @@
-"""Proposition 4.1.5 and Corollary 4.1.1 on cliques large enough for them to say something (layer 8).
+"""Proposition 4.1.5 and Corollary 4.1.1 on cliques large enough for them to say something.
 
 With the |C| = 4 of Figure 4.3 the proposition's T is below one step. The counted chains of `clique` are exact for any
 size, so both can be checked where they speak.

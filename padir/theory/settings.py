@@ -1,4 +1,4 @@
-"""Checks that the experiments' settings share (layer 8)."""
+"""Checks that the experiments' settings share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the samplers, in the full space of N spins and step by step as they are defined (layer 8).
+"""Runs of the samplers, in the full space of N spins and step by step as they are defined.
 
 Nothing of `clique` is used here: the simulated hitting times check the exact ones.
 """

@@ -1,4 +1,4 @@
-"""Section 4.1.2's theorems as numbers, on random Ising models (layer 8)."""
+"""Section 4.1.2's theorems as numbers, on random Ising models."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from padir.data.records import PreparedSet
 from padir.decoding.initial import StartWithMask
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.masks import length_mask
+from padir.nn.masks import length_mask
 from padir.types import EOS_ID
 
 

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from padir import flops
 from padir.benchmark.compare import compare
 from padir.benchmark.latency import Asked, batched, latency, latency_table, shape_of
 from padir.benchmark.roofline import phases_of, roofline, roofline_table
@@ -17,8 +16,10 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
 from padir.errors import PadirError
-from padir.models import AutoregressiveModel, PadirModel
-from padir.network import NetworkConfig
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.padir import PadirModel
+from padir.nn import flops
+from padir.nn.network import NetworkConfig
 
 TINY = {"embed_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "num_encoder_layers": 1}
 TINY |= {"num_decoder_layers": 1, "dropout_rate": 0.0, "max_positions": 32}

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from padir.checksums import file_hash
 from padir.data import vocabulary
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig, difference, recorded_settings
 from padir.errors import PadirError
+from padir.files.checksums import file_hash
 
 TASK = TaskConfig("tasks.text_files", "toy", {"train": ("a", "b"), "limit_train": 5})
 SETTINGS = PrepareSettings(num_pieces=900, splits=("train",))

@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from padir.checksums import file_hash
 from padir.data import prepare as prepare_lib
 from padir.data.manifest import MANIFEST_NAME, Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
+from padir.files.checksums import file_hash
 
 SOURCES = ["ab", "ba ab", "b", "a a a a a a", "abab"]
 TARGETS = ["cd", "dc", "c c", "d", "cdcdcdcdcd"]

@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from padir.checksums import file_hash
 from padir.data import records, vocabulary
 from padir.data.manifest import Manifest, TaskConfig
 from padir.data.records import Example, PreparedSet, SplitWriter
 from padir.errors import PadirError
+from padir.files.checksums import file_hash
 
 SENTENCES = ["the old dog sleeps", "der alte Hund schläft"] * 3
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from padir.checksums import file_hash
 from padir.data import vocabulary as vocabulary_lib
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.checksums import file_hash
 from padir.types import TokenIds
 
 SENTENCES = ["the old dog sleeps", "a young cat runs", "der alte Hund schläft", "eine junge Katze läuft"] * 5

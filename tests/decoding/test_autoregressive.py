@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.cache import DecoderCache
 from padir.decoding.autoregressive import START_ID, Autoregressive, decode, generate
 from padir.decoding.sampling import Sampling
 from padir.errors import PadirError
+from padir.nn.cache import DecoderCache
 
 VOCAB = 8
 EMPTY = DecoderCache((), jnp.zeros((), jnp.int32))

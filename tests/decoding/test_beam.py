@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.attention import KeyValue
-from padir.cache import DecoderCache, LayerCache
 from padir.decoding import beam
 from padir.decoding.autoregressive import Autoregressive, generate
 from padir.decoding.beam import BeamSearch
 from padir.errors import PadirError
+from padir.nn.attention import KeyValue
+from padir.nn.cache import DecoderCache, LayerCache
 
 VOCAB = 7
 LENGTH = 7

@@ -29,7 +29,7 @@ from padir.decoding.sampling import Sampling
 from padir.decoding.state import StepOutput
 from padir.decoding.stopping import StopNever, StopPolicy, StopWhenConfident, StopWhenUnchanged
 from padir.errors import PadirError
-from padir.masks import length_mask
+from padir.nn.masks import length_mask
 
 M = 7  # stands for MASK in the worked examples
 VOCAB = 8

@@ -15,7 +15,7 @@ from padir.decoding.remasking import (
 )
 from padir.decoding.state import StepView
 from padir.errors import PadirError
-from padir.masks import length_mask
+from padir.nn.masks import length_mask
 
 TOKENS = jnp.array([[5, 5, 6, 6, 6, 0], [5, 6, 5, 6, 5, 1]])
 # The last token of each row, EOS, is the least likely of all.

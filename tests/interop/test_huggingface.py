@@ -12,8 +12,10 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.errors import PadirError
 from padir.interop import huggingface, t5x
-from padir.models import AutoregressiveModel, LossConfig, PadirModel
-from padir.network import NetworkConfig
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.base import LossConfig
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
 from padir.types import TokenIds
 
 pytestmark = pytest.mark.usefixtures("optimised")

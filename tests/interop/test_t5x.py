@@ -12,9 +12,10 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.replacement import ReplaceWithPrevious
 from padir.errors import PadirError
 from padir.interop import t5x
-from padir.length import prepend_length_token
-from padir.models import AutoregressiveModel, PadirModel
-from padir.network import NetworkConfig
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.padir import PadirModel
+from padir.nn.length import prepend_length_token
+from padir.nn.network import NetworkConfig
 from padir.types import TokenIds
 
 TINY = NetworkConfig(

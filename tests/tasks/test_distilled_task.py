@@ -5,8 +5,8 @@ import pytest
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.data.prepare import prepare
 from padir.data.records import PreparedSet
-from padir.distill import distill
 from padir.errors import PadirError
+from padir.inference.distill import distill
 from tasks import distilled
 
 SETTINGS = PrepareSettings(num_pieces=80, max_source_length=200, max_target_length=200)

@@ -83,8 +83,8 @@ def test_features(build, run_task):
 
 
 def test_prepared(build, tmp_path):
-    from padir.checksums import file_hash
     from padir.data.prepare import prepare
+    from padir.files.checksums import file_hash
 
     folder = build("wmt16_ro_en")
     task = TaskConfig("tasks.wmt", "wmt16", {"dataset": "wmt16_ro_en", "data_dir": str(folder), "limit_train": 3})

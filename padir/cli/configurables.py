@@ -1,0 +1,57 @@
+"""What gin files can make with @NAME()."""
+
+from __future__ import annotations
+
+from padir.benchmark import systems, workloads
+from padir.data.manifest import PrepareSettings, TaskConfig
+from padir.decoding import (
+    autoregressive,
+    beam,
+    initial,
+    ranking,
+    refinement,
+    remasking,
+    replacement,
+    sampling,
+    stopping,
+)
+from padir.demo.run import DemoConfig
+from padir.inference.distill import DistillFilters
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.base import LossConfig
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.objectives.corruption import CorruptionConfig
+from padir.runtime.sharding import Layout
+from padir.training.guards import Guards
+from padir.training.loop import Cadence
+from padir.training.optimizers import OptimizerConfig
+
+DATACLASSES: tuple[type, ...] = (
+    NetworkConfig,
+    LossConfig,
+    PadirModel,
+    AutoregressiveModel,
+    CorruptionConfig,
+    OptimizerConfig,
+    Cadence,
+    Layout,
+    Guards,
+    TaskConfig,
+    PrepareSettings,
+    refinement.Refinement,
+    autoregressive.Autoregressive,
+    beam.BeamSearch,
+    sampling.Sampling,
+    *initial.POLICIES,
+    *remasking.POLICIES,
+    *replacement.POLICIES,
+    *stopping.POLICIES,
+    *ranking.POLICIES,
+    DistillFilters,
+    systems.System,
+    workloads.FixedLengths,
+    workloads.ParallelText,
+    workloads.PreparedText,
+    DemoConfig,
+)

@@ -1,0 +1,375 @@
+"""The whole chain on the embedded language pair: teacher, distillation, students, comparison."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from padir.benchmark.facts import run_facts
+from padir.benchmark.latency import Asked
+from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.pictures import distributions
+from padir.benchmark.systems import Opened
+from padir.benchmark.workloads import fitting_requests
+from padir.data.manifest import PrepareSettings, TaskConfig
+from padir.data.prepare_process import prepare_in_process
+from padir.data.records import Example, PreparedSet
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.refinement import Refinement
+from padir.decoding.stopping import StopWhenConfident
+from padir.demo.phases import Phases
+from padir.evaluation import pictures
+from padir.evaluation.evaluate import decode_examples, score
+from padir.files.atomic import write_text
+from padir.inference.distill import distill
+from padir.inference.translator import Translation, Translator, load
+from padir.metrics.quality import paired_bootstrap
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.base import LossConfig
+from padir.models.kinds import DecodeConfig
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.objectives.corruption import CorruptionConfig
+from padir.training.optimizers import OptimizerConfig
+from padir.training.train import Cadence, ModelFactory, train
+
+TEACHER = "AR greedy"
+RAW, DISTILLED = "raw", "distilled"
+# Preparation is a process of its own.
+_EVERYONE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Everything the demo can be told; `gin/runs/demo.gin` holds the values.
+
+    Attributes:
+      ambiguity: how often a sentence is rendered in one of its valid ways drawn at random, 0 to 1.
+      num_train, num_test: sentence pairs.
+      num_pieces: vocabulary size.
+      network: size of all three models (its decoder kind is set here).
+      max_length: longest source and target in tokens.
+      buckets: padded lengths, in training and in decoding.
+      batch_size: examples per update.
+      teacher_steps, student_steps: updates.
+      teacher_optimizer, student_optimizer: Adafactor's settings.
+      corruption, num_stages, length_loss_weight, relative_length: the students' training, which starts from the
+        teacher's encoder and decoder.
+      distill_sentences: how many training sentences the teacher translates; None all.
+      refinement_steps: numbers of steps to compare.
+      num_hypotheses: lengths tried per sentence.
+      confidence: a sentence is finished when every token is at least so probable, or nothing changed.
+      latency_sentences, latency_repeats: requests timed per system, and how often each.
+      seed: of everything.
+    """
+
+    ambiguity: float
+    num_train: int
+    num_test: int
+    num_pieces: int
+    network: NetworkConfig
+    max_length: int
+    buckets: tuple[int, ...]
+    batch_size: int
+    teacher_steps: int
+    student_steps: int
+    teacher_optimizer: OptimizerConfig
+    student_optimizer: OptimizerConfig
+    corruption: CorruptionConfig = CorruptionConfig()
+    num_stages: int = 2
+    length_loss_weight: float = 1.0
+    relative_length: bool = True
+    distill_sentences: int | None = None
+    refinement_steps: tuple[int, ...] = (1, 2, 4, 10)
+    num_hypotheses: int = 1
+    confidence: float = 0.8
+    latency_sentences: int = 100
+    latency_repeats: int = 3
+    seed: int = 0
+
+
+def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> dict[str, Any]:
+    """Trains, distils, compares; prints one table and writes a report.
+
+    Started again after an interruption it goes on where it was; finished phases are not repeated.
+
+    Args:
+      output_dir: data, runs and checkpoints.
+      config: sizes.
+      report_dir: `demo.json`, `report.md` and pictures.
+
+    Returns:
+      What demo.json holds: by system, bleu, chrf, validity, stutter_per_100_words, latency_ms (median, p99,
+      n, …); paired bootstrap tests; facts of the run.
+    """
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    phases = Phases(directory, config)
+    folders = {
+        "data": str(directory / "data"),
+        "distilled": str(directory / "distilled"),
+        "teacher": str(directory / "teacher"),
+        "raw": str(directory / "student_on_raw_data"),
+        "student": str(directory / "student_on_distilled_data"),
+    }
+    _train_all(phases, config, folders)
+
+    began = time.perf_counter()
+    print("[evaluate]", file=sys.stderr)
+    data = PreparedSet.open(folders["data"])
+    test = data.split("test")
+    examples = test.read(range(len(test)))
+    systems = _systems(config, folders)
+    translations = {
+        name: decode_examples(translator, examples, decode, batch_size=64, label=name)
+        for name, (translator, decode) in systems.items()
+    }
+    requests = fitting_requests(examples, data.vocabulary(), config.max_length)[: config.latency_sentences]
+    latencies = take_turns(
+        {name: Asked(name, Opened(*system)) for name, system in systems.items()},
+        [(request,) for request in requests],
+        repeats=config.latency_repeats,
+        seed=config.seed,
+    )
+    result = _result(config, systems, translations, latencies, examples, data.manifest.checker)
+    phases.add("evaluate", time.perf_counter() - began)
+    result["facts"] = run_facts() | {
+        "seconds": sum(phases.seconds.values()),
+        "phase_seconds": phases.seconds,
+        "peak_memory_mb": max(resource.getrusage(who).ru_maxrss for who in _EVERYONE) / 1024,
+        "config": dataclasses.asdict(config),
+    }
+    drawn = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)
+    table = pictures.comparison_table(result["systems"])
+    write_text(Path(report_dir) / "demo.json", json.dumps(result, indent=2, ensure_ascii=False, default=list) + "\n")
+    write_text(Path(report_dir) / "report.md", pictures.demo_page(result, table, drawn))
+    print(f"\n{table}\n\nreport: {Path(report_dir) / 'report.md'}")
+    return result
+
+
+def _train_all(phases: Phases, config: DemoConfig, folders: dict[str, str]) -> None:
+    """Data, teacher, distillation, students."""
+    phases.run("prepare", lambda: _prepare(config, folders["data"]))
+    phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
+    phases.run("distill", lambda: _distill(config, folders))
+    for data, student in (("data", "raw"), ("distilled", "student")):
+        # Both students compile the same programs; the second takes them from the cache.
+        phases.run(
+            f"train {Path(folders[student]).name}",
+            lambda data=data, student=student: _train_student(
+                config, folders[data], folders[student], folders["teacher"]
+            ),
+        )
+
+
+def _prepare(config: DemoConfig, data_dir: str) -> None:
+    options = {
+        "num_train": config.num_train,
+        "num_validation": 500,
+        "num_test": config.num_test,
+        "ambiguity": config.ambiguity,
+        "seed": config.seed,
+    }
+    settings = PrepareSettings(
+        num_pieces=config.num_pieces,
+        # The lexicon is small enough for whole words to be pieces, which only BPE arrives at.
+        model_type="bpe",
+        max_source_length=config.max_length,
+        max_target_length=config.max_length,
+    )
+    prepare_in_process(TaskConfig("tasks.synthetic", "synthetic", options), data_dir, settings)
+
+
+def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
+    network = dataclasses.replace(config.network, causal=True, positional_attention=False)
+    _train(
+        config,
+        data_dir,
+        run_dir,
+        lambda ids: AutoregressiveModel(ids, network, config.max_length, config.max_length),
+        config.teacher_steps,
+        config.teacher_optimizer,
+    )
+
+
+def _train_student(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
+    with _compilation_cache(Path(run_dir).parent / "compiled"):
+        _train_padir(config, data_dir, run_dir, teacher_dir)
+
+
+@contextlib.contextmanager
+def _compilation_cache(folder: Path) -> Iterator[None]:
+    """JAX keeps what it compiles in `folder`, and goes back to what it did before."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def _train_padir(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
+    _train(
+        config,
+        data_dir,
+        run_dir,
+        lambda ids: PadirModel(
+            ids,
+            config.network,
+            config.max_length,
+            config.max_length,
+            loss=LossConfig(length_loss_weight=config.length_loss_weight),
+            corruption=config.corruption,
+            num_stages=config.num_stages,
+            relative_length=config.relative_length,
+        ),
+        config.student_steps,
+        config.student_optimizer,
+        initialize_from=teacher_dir,
+    )
+
+
+def _train(
+    config: DemoConfig,
+    data_dir: str,
+    run_dir: str,
+    model: ModelFactory,
+    num_steps: int,
+    optimizer: OptimizerConfig,
+    initialize_from: str | None = None,
+) -> None:
+    train(
+        run_dir=run_dir,
+        data_dir=data_dir,
+        model=model,
+        num_steps=num_steps,
+        batch_size=config.batch_size,
+        buckets=config.buckets,
+        optimizer=optimizer,
+        cadence=Cadence(log=100, evaluate=0, checkpoint=500, keep=1),
+        seed=config.seed,
+        initialize_from=initialize_from,
+    )
+
+
+def _distill(config: DemoConfig, folders: dict[str, str]) -> None:
+    distill(
+        run_dir=folders["teacher"],
+        data_dir=folders["data"],
+        output_dir=folders["distilled"],
+        # A beam would cost minutes.
+        decode=Autoregressive(),
+        limit=config.distill_sentences,
+    )
+
+
+def _student_name(data: str, steps: int) -> str:
+    return f"PaDIR {data}, {steps} step{'s' if steps > 1 else ''}"
+
+
+def _refinement(config: DemoConfig, steps: int, **options: Any) -> Refinement:
+    return Refinement(
+        num_steps=steps,
+        num_hypotheses=config.num_hypotheses,
+        stop=StopWhenConfident(config.confidence),
+        target_buckets=config.buckets,
+        **options,
+    )
+
+
+def _systems(config: DemoConfig, folders: dict[str, str]) -> dict[str, tuple[Translator, DecodeConfig]]:
+    """Every line of the table, in its order."""
+    systems: dict[str, tuple[Translator, DecodeConfig]] = {TEACHER: (load(folders["teacher"]), Autoregressive())}
+    for data, folder in ((RAW, "raw"), (DISTILLED, "student")):
+        translator = load(folders[folder])
+        for steps in config.refinement_steps:
+            systems[_student_name(data, steps)] = (translator, _refinement(config, steps))
+    return systems
+
+
+def _result(
+    config: DemoConfig,
+    systems: dict[str, tuple[Translator, DecodeConfig]],
+    translations: dict[str, list[Translation]],
+    latencies: dict[str, Timing],
+    examples: list[Example],
+    checker: str | None,
+) -> dict[str, Any]:
+    """Scores, latencies, speed-ups and tests, as demo.json holds them."""
+    teacher_latency = latencies[TEACHER].to_dict()
+    by_system = {}
+    for name in systems:
+        latency = latencies[name].to_dict()
+        by_system[name] = {
+            **score(translations[name], examples, checker, with_ter=False),
+            "latency_ms": latency,
+            "speed_up": teacher_latency["median"] / latency["median"],
+        }
+    texts = {name: [translation.text for translation in rows] for name, rows in translations.items()}
+    references = [example.target_text for example in examples]
+    best = _student_name(DISTILLED, _middle_steps(config))
+    tests = {}
+    for other in (TEACHER, _student_name(RAW, _middle_steps(config))):
+        compared = paired_bootstrap(texts[best], texts[other], references)
+        tests[f"{best} against {other}"] = {metric: test.to_dict() for metric, test in compared.items()}
+    return {"systems": by_system, "paired_bootstrap": tests}
+
+
+def _middle_steps(config: DemoConfig) -> int:
+    """The number of steps that headlines quote: 4 where it was run."""
+    return 4 if 4 in config.refinement_steps else config.refinement_steps[-1]
+
+
+def _draw(
+    report_dir: Path,
+    config: DemoConfig,
+    result: dict[str, Any],
+    systems: dict[str, tuple[Translator, DecodeConfig]],
+    latencies: dict[str, Timing],
+    examples: list[Example],
+    translations: dict[str, list[Translation]],
+) -> list[tuple[str, str]]:
+    """Draws the pictures; returns (file name, caption) of each."""
+    report_dir.mkdir(parents=True, exist_ok=True)
+    scores = result["systems"]
+    curves = {
+        f"PaDIR {data}": {steps: scores[_student_name(data, steps)] for steps in config.refinement_steps}
+        for data in (RAW, DISTILLED)
+    }
+    pictures.quality_by_steps(report_dir / "quality.png", curves, scores[TEACHER], TEACHER)
+    shown = [TEACHER, *(_student_name(DISTILLED, steps) for steps in config.refinement_steps)]
+    distributions(report_dir / "latency.png", {name: latencies[name].samples for name in shown})
+
+    # The sentence that took most steps to come out right shows refinement best.
+    name = _student_name(DISTILLED, max(config.refinement_steps))
+    translator = systems[name][0]
+    valid = [
+        index
+        for index, (row, example) in enumerate(zip(translations[name], examples, strict=True))
+        if row.text == example.target_text and row.predicted_length <= 16
+    ]
+    chosen = max(valid or [0], key=lambda index: translations[name][index].steps_run)
+    traced = _refinement(config, max(config.refinement_steps), return_trace=True)
+    hypotheses = translator.decode_ids([examples[chosen].source_ids], traced)
+    pictures.refinement_steps(
+        report_dir / "refinement.png",
+        examples[chosen].source_text,
+        jax.tree.map(lambda field: field[:, 0, 0], hypotheses.trace),
+        int(hypotheses.steps_run[0, 0]),
+        translator.vocabulary.pieces,
+    )
+    return [
+        ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
+        ("latency.png", "Latency of single sentences: share of requests that took at most so long"),
+        ("refinement.png", "The sentence that took most steps to come out right; colour is probability"),
+    ]

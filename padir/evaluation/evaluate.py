@@ -1,0 +1,283 @@
+"""Quality of a trained model on a split of a prepared set."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from padir.data.bleurt_process import bleurt_scores, check_bleurt
+from padir.data.records import Example, PreparedSet
+from padir.data.vocabulary import Vocabulary
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.evaluation import report, side_by_side
+from padir.evaluation.system_description import describe_system, describe_task
+from padir.files.atomic import write_text
+from padir.inference.translator import Translation, Translator, load
+from padir.metrics.breakdown import Items, by_length, check_buckets
+from padir.metrics.comet_process import check_comet, comet_scores
+from padir.metrics.counts import count_sentences
+from padir.metrics.quality import (
+    corpus_bleu,
+    evaluate_hypotheses,
+    load_checker,
+    make_metrics,
+    paired_bootstrap,
+    tokenizer_of,
+)
+from padir.metrics.randomization import approximate_randomization
+from padir.metrics.stutter import content, stutter_rates, words
+from padir.models.kinds import DecodeConfig
+from padir.progress import progress
+from padir.runs.directory import check_vocabulary
+
+
+def decode_examples(
+    translator: Translator, examples: list[Example], decode: DecodeConfig | None, *, batch_size: int, label: str
+) -> list[Translation]:
+    """Translates prepared examples, in order, with a progress bar; an oracle is told the references' lengths."""
+    sources = [example.source_ids for example in examples]
+    lengths = None
+    if getattr(translator.model, "length_predictor", None) == "oracle":
+        lengths = [len(example.target_ids) for example in examples]
+    with progress(label=label, unit="sentences", total=len(examples)) as bar:
+        return translator.translate_ids(sources, decode, batch_size=batch_size, lengths=lengths, done=bar.update)
+
+
+def score(
+    translations: list[Translation],
+    examples: list[Example],
+    checker: str | None,
+    tokenize: str = "13a",
+    *,
+    predicts_length: bool = True,
+    with_ter: bool = True,
+) -> dict[str, Any]:
+    """Quality of translations against their references.
+
+    Args:
+      translations: one per example.
+      examples: sources and references.
+      checker: 'module:function' of the task's validity checker, or None.
+      tokenize: sacreBLEU's tokenizer: '13a', 'intl', 'zh', ….
+      predicts_length: whether the model chose the lengths of its targets before it wrote them.
+      with_ter: whether to compute TER, which takes several times as long as all else.
+
+    Returns:
+      What `padir.metrics.quality.QualityScores` holds, plus `mean_steps_run` and, of predicted lengths against those
+      of the references, in tokens with EOS: `length_accuracy` (percent that are equal), `length_error` (mean absolute
+      difference) and `length_bias` (mean difference, above 0 where predictions are too long); None where lengths were
+      not predicted.
+    """
+    quality = evaluate_hypotheses(
+        [translation.text for translation in translations],
+        [example.target_text for example in examples],
+        sources=[example.source_text for example in examples],
+        checker=load_checker(checker) if checker else None,
+        tokenize=tokenize,
+        with_ter=with_ter,
+    )
+    lengths: dict[str, float | None] = dict.fromkeys(("length_accuracy", "length_error", "length_bias"))
+    if predicts_length:
+        errors = [t.predicted_length - len(e.target_ids) for t, e in zip(translations, examples, strict=True)]
+        lengths = {
+            "length_accuracy": 100.0 * errors.count(0) / len(errors),
+            "length_error": statistics.fmean(map(abs, errors)),
+            "length_bias": statistics.fmean(errors),
+        }
+    mean_steps = sum(translation.steps_run for translation in translations) / len(examples)
+    return {**quality.to_dict(), **lengths, "mean_steps_run": mean_steps}
+
+
+def evaluate(
+    *,
+    run_dir: str,
+    data_dir: str,
+    output_dir: str,
+    name: str,
+    decode: DecodeConfig | None = None,
+    rescore_with: str | None = None,
+    compute_type: str | None = None,
+    split: str = "test",
+    baseline: str | None = None,
+    batch_size: int = 64,
+    tokenize: str | None = None,
+    length_buckets: Sequence[int] = (10, 20, 30, 40, 60),
+    bleurt: str | None = None,
+    comet: str | None = None,
+    comet_python: str | None = None,
+    trained_on: str | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Translates a split and scores it; prints the scores and writes `<output_dir>/<name>.{json,md,txt}`.
+
+    With a baseline also `<name>.html`: source, reference and both outputs side by side, sortable by their difference.
+
+    Args:
+      run_dir: the trained model.
+      data_dir: a prepared set with the model's vocabulary.
+      output_dir: where results go.
+      name: what to call this system; names the files.
+      decode: how to decode; the model's default if None.
+      rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
+      split: of the set.
+      baseline: another evaluation's .txt, one hypothesis a line, to compare with by paired bootstrap and by
+        approximate randomisation.
+      batch_size: sentences decoded at a time.
+      tokenize: sacreBLEU's tokenizer for BLEU: '13a', 'zh', 'intl', …; None takes that of the target language.
+      length_buckets: scores are also given by source length: longest source, in tokens, of each bucket but the last.
+      bleurt: folder of a BLEURT-20 checkpoint, to score with it as well.
+      comet: a COMET checkpoint, or the name of one that COMET downloads, to score with it as well.
+      comet_python: the Python of an environment that has COMET.
+      trained_on: 'raw' or 'distilled', for the tables, where the run directory does not say so itself.
+      seed: of decoding, where it is random.
+
+    Returns:
+      The scores as written.
+
+    Raises:
+      PadirError: vocabularies differ, no such split, a baseline of another number of lines, or an option that does
+        not fit.
+    """
+    check_buckets(length_buckets)
+    learned = _LearnedMetrics(bleurt, comet, comet_python)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with, compute_type=compute_type)
+    data = PreparedSet.open(data_dir)
+    check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
+    prepared = data.split(split)
+    tokenize = tokenizer_of(data.manifest.target_language) if tokenize is None else tokenize
+    make_metrics(tokenize)  # Refuses a tokenizer that is not there before the work, not after it.
+    decode = translator.checked(decode)
+    examples = prepared.read(range(len(prepared)))
+    other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
+    result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
+    result |= {"decode": repr(decode), "rescore_with": rescore_with, "task": describe_task(data.manifest)}
+    options = {"rescored": rescore_with is not None, "compute_type": compute_type, "trained_on": trained_on}
+    result["system"] = describe_system(run_dir, decode, **options)
+
+    translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
+    result |= score(
+        translations, examples, data.manifest.checker, tokenize, predicts_length=_predicts_length(translator, decode)
+    )
+    ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
+    # What T5X reports by default, and the paper's Table 4.2.
+    result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")
+    result |= learned.scores([example.source_text for example in examples], ours)
+    result |= ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    if other is not None:
+        theirs = _Output(other, examples, translator.vocabulary, tokenize)
+        result |= _against(baseline, ours, theirs, length_buckets)
+        page = side_by_side.page(result, [e.source_text for e in examples], ours.references, ours.side(), theirs.side())
+        write_text(directory / f"{name}.html", page)
+    # A hypothesis is one line by construction: SentencePiece turns line ends into spaces.
+    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in ours.texts))
+    write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    write_text(directory / f"{name}.md", report.markdown(result))
+    print(report.summary(result))
+    return result
+
+
+class _Output:
+    """One system's output with what is counted in it.
+
+    Attributes:
+      texts: a hypothesis an example.
+      references: a text an example.
+      tokenize: sacreBLEU's tokenizer for BLEU.
+      counts: for BLEU and chrF.
+      items: for stutter; words are characters in text without spaces, tokens those of the re-tokenised text.
+    """
+
+    def __init__(self, texts: list[str], examples: list[Example], vocabulary: Vocabulary, tokenize: str):
+        self.texts, self.tokenize = texts, tokenize
+        self.references = [example.target_text for example in examples]
+        self.counts = count_sentences(texts, self.references, tokenize)
+        self._lengths = [len(example.source_ids) for example in examples]
+        self.items: Items = {
+            "words": (
+                [words(text, tokenize) for text in texts],
+                [words(text, tokenize) for text in self.references],
+            ),
+            "tokens": (
+                [content(ids) for ids in vocabulary.encode_batch(texts)],
+                [content(example.target_ids) for example in examples],
+            ),
+        }
+
+    def stutter(self) -> dict[str, float]:
+        """Rates on words and tokens: the excess, all repeats of the output, and those of the references."""
+        rates = {}
+        for unit, (outputs, references) in self.items.items():
+            found = stutter_rates(outputs, references)
+            rates[f"stutter_per_100_{unit}"] = found.excess
+            rates[f"repeats_per_100_{unit}"] = found.output
+            rates[f"reference_repeats_per_100_{unit}"] = found.reference
+        return rates
+
+    def by_source_length(self, longest: Sequence[int]) -> list[dict[str, Any]]:
+        """Scores by source length."""
+        return by_length(self._lengths, longest, self.counts, self.items)
+
+    def side(self) -> side_by_side.Side:
+        """What the side-by-side page shows of it."""
+        return side_by_side.Side(self.texts, self.counts)
+
+
+class _LearnedMetrics:
+    """BLEURT and COMET, where they are asked for."""
+
+    def __init__(self, bleurt: str | None, comet: str | None, comet_python: str | None):
+        """Raises PadirError, before anything is decoded, if one of them cannot be had."""
+        self._bleurt, self._comet, self._comet_python = bleurt, comet, comet_python
+        self._checkpoint = check_bleurt(bleurt) if bleurt is not None else None
+        if comet is not None:
+            check_comet(comet_python)
+
+    def scores(self, sources: Sequence[str], output: _Output) -> dict[str, Any]:
+        """Means over sentences, times 100 (as the paper's Table 4.3 gives BLEURT), and what they were made with."""
+        found: dict[str, Any] = {}
+        if self._checkpoint is not None:
+            scores = bleurt_scores(self._bleurt, output.references, output.texts)
+            found |= {"bleurt": 100.0 * statistics.fmean(scores), "bleurt_signature": self._checkpoint.name}
+        if self._comet is not None:
+            scores = comet_scores(self._comet_python, self._comet, sources, output.texts, output.references)
+            found |= {"comet": 100.0 * statistics.fmean(scores), "comet_signature": self._comet}
+        return found
+
+
+def _against(baseline: str, ours: _Output, theirs: _Output, length_buckets: Sequence[int]) -> dict[str, Any]:
+    """The comparison with a baseline, and what of the baseline's own scores stands beside the system's."""
+    bootstrap = paired_bootstrap(ours.texts, theirs.texts, ours.references, tokenize=ours.tokenize)
+    randomization = approximate_randomization(ours.counts, theirs.counts)
+    return {
+        "baseline": str(baseline),
+        "against_baseline": {metric: comparison.to_dict() for metric, comparison in bootstrap.items()},
+        "approximate_randomization": {metric: test.to_dict() for metric, test in randomization.items()},
+        "baseline_stutter": theirs.stutter(),
+        "baseline_by_source_length": theirs.by_source_length(length_buckets),
+    }
+
+
+def _predicts_length(translator: Translator, decode: DecodeConfig) -> bool:
+    """Whether lengths are predicted; an oracle is told them, an autoregressive model writes until it ends."""
+    return isinstance(decode, Refinement) and translator.model.length_predictor != "oracle"
+
+
+def _read_baseline(path: str, expected: int, references: str) -> list[str]:
+    try:
+        # Only a newline ends a hypothesis; str.splitlines would also cut at Unicode's line separators.
+        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
+    if len(lines) != expected:
+        raise PadirError(
+            f"{path}: has {len(lines)} hypotheses where the references, {references}, are {expected}; "
+            "compare outputs of the same split"
+        )
+    return lines

@@ -1,0 +1,125 @@
+"""An evaluation's result for people: lines for the terminal, a page in Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from padir.metrics.quality import QualityScores, tokenizer_in
+from padir.metrics.stutter import unspaced
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    """Scores with their signatures, lengths and steps, and the difference from the baseline."""
+    quality = QualityScores(**{field.name: result[field.name] for field in dataclasses.fields(QualityScores)})
+    lines = [f"{result['name']} on {result['split']} of {result['data_dir']}", str(quality)]
+    lines += [
+        f"{name} {result[key]:.2f}  ({result[f'{key}_signature']})"
+        for key, name in (("bleurt", "BLEURT"), ("comet", "COMET"))
+        if key in result
+    ]
+    lines.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps a sentence")
+    for metric, test in result.get("against_baseline", {}).items():
+        lines.append(
+            f"{metric} against {result['baseline']}: {test['difference']:+.2f} (p = {test['p_value']:.3f}, "
+            f"{test['signature']}; p = {result['approximate_randomization'][metric]['p_value']:.4f} by approximate "
+            "randomisation)"
+        )
+    return "\n".join(lines)
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The page: scores, stutter, scores by source length and, with a baseline, the comparison."""
+    sections = [f"# {_cell(result['name'])} on {result['split']} of {_cell(result['data_dir'])}", _scores(result)]
+    sections.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps a sentence. `{result['decode']}`")
+    sections += ["## Stutter", _stutter(result), "## By source length", _by_length(result)]
+    if "baseline" in result:
+        sections += ["## Against the baseline", _comparison(result)]
+    return "\n\n".join(sections) + "\n"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, its first column to the left and the others to the right."""
+    ruler = "|".join(["---", *["---:"] * (len(headings) - 1)])
+    return "\n".join([f"| {' | '.join(headings)} |", f"|{ruler}|", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|")
+
+
+def _lengths(result: Mapping[str, Any]) -> str:
+    if result["length_accuracy"] is None:
+        return ""
+    return (
+        f"length accuracy {result['length_accuracy']:.2f}%, error {result['length_error']:.2f} tokens "
+        f"(bias {result['length_bias']:+.2f}), "
+    )
+
+
+def _scores(result: Mapping[str, Any]) -> str:
+    """One row: every score there is, and below it how the scores were taken."""
+    names = {
+        "bleu": "BLEU",
+        "bleu_intl": "BLEU (intl)",
+        "chrf": "chrF",
+        "ter": "TER ↓",
+        "validity": "valid %",
+        "bleurt": "BLEURT",
+        "comet": "COMET",
+    }
+    there = {key: heading for key, heading in names.items() if result.get(key) is not None}
+    rows = [[_cell(result["name"]), str(result["n"]), *(f"{result[key]:.2f}" for key in there)]]
+    signatures = [f"- {names[key]}: `{result[f'{key}_signature']}`" for key in there if f"{key}_signature" in result]
+    return table(["system", "n", *there.values()], rows) + "\n\n" + "\n".join(signatures)
+
+
+def _stutter(result: Mapping[str, Any]) -> str:
+    """Repeats of output and reference, and the excess; of the baseline, too."""
+    systems = {result["name"]: result}
+    if "baseline" in result:
+        systems[result["baseline"]] = result["baseline_stutter"]
+    rows = [
+        [
+            f"{_cell(name)}, per 100 {unit}",
+            *(f"{rates[f'{key}_per_100_{unit}']:.2f}" for key in ("repeats", "reference_repeats", "stutter")),
+        ]
+        for name, rates in systems.items()
+        for unit in ("words", "tokens")
+    ]
+    note = "\n\nWords are characters here." if unspaced(tokenizer_in(result["bleu_signature"])) else ""
+    return table(["adjacent repeats", "output", "reference", "stutter (not excused by the reference)"], rows) + note
+
+
+def _by_length(result: Mapping[str, Any]) -> str:
+    headings = ["source tokens", "n", "BLEU", "chrF", "stutter/100 words", "stutter/100 tokens"]
+    keys = ("bleu", "chrf", "stutter_per_100_words", "stutter_per_100_tokens")
+    others = result.get("baseline_by_source_length")
+    rows = []
+    for index, bucket in enumerate(result["by_source_length"]):
+        row = [f"{bucket['from']}–{bucket['to'] or ''}", str(bucket["n"]), *(f"{bucket[key]:.2f}" for key in keys)]
+        rows.append(row + ([f"{others[index][key]:.2f}" for key in keys[:2]] if others else []))
+    return table(headings + (["baseline BLEU", "baseline chrF"] if others else []), rows)
+
+
+def _comparison(result: Mapping[str, Any]) -> str:
+    rows = []
+    for metric, test in result["against_baseline"].items():
+        shuffled = result["approximate_randomization"][metric]
+        rows.append(
+            [
+                {"bleu": "BLEU", "chrf": "chrF"}[metric],
+                *(f"{test[key]:.2f}" for key in ("baseline_score", "score")),
+                f"{test['difference']:+.2f}",
+                f"{test['p_value']:.4f}",
+                f"{shuffled['p_value']:.4f}",
+            ]
+        )
+    shuffled = result["approximate_randomization"]["bleu"]
+    how = "\n".join(
+        [f"- Bootstrap: `{test['signature']}`" for test in result["against_baseline"].values()]
+        + [f"- Approximate randomisation: {shuffled['trials']} trials, seed {shuffled['seed']}."]
+    )
+    headings = ["metric", "baseline", "system", "difference", "p, paired bootstrap", "p, approximate randomisation"]
+    return f"Baseline: `{result['baseline']}`\n\n{table(headings, rows)}\n\n{how}"

@@ -1,0 +1,342 @@
+"""Sequence-level distillation: a teacher's translations become the student's targets (paper section 4.2.3).
+
+<output_dir>/translations/<chunk>.jsonl   what the teacher wrote, a line a sentence; deleted when the set is whole
+<output_dir>/train-*.array_record         what of it the student learns from, and manifest.json last of all
+<output_dir>/train.jsonl                  the same as text, with the teacher's score
+<output_dir>/left_out.jsonl               the rest, with the reason
+
+A sentence is decoded once, however often the job is killed and started again: a chunk's file appears when it is whole.
+Process i of n decodes chunks i, i + n, …; the first writes the set when all are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from padir.data.manifest import (
+    DISTILL_MODULE,
+    MANIFEST_NAME,
+    VOCABULARY_NAME,
+    Manifest,
+    PrepareSettings,
+    SplitManifest,
+    TaskConfig,
+)
+from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
+from padir.data.sources import read_lines
+from padir.decoding.beam import BeamSearch
+from padir.errors import PadirError
+from padir.files.atomic import write_text
+from padir.inference.translator import Translator, load
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.kinds import DecodeConfig
+from padir.progress import progress
+from padir.runs.directory import check_vocabulary, differences
+from padir.runtime.distributed import first_process, is_first, wait_for_all
+from padir.types import EOS_ID
+
+TRANSLATIONS_FOLDER = "translations"
+_REQUEST_FILE = "request.json"
+_KEPT_FILE, _LEFT_OUT_FILE = "train.jsonl", "left_out.jsonl"
+# A loop that a decoder falls into is seldom longer than so many tokens.
+_LONGEST_LOOP = 4
+
+
+@dataclass(frozen=True)
+class DistillFilters:
+    """Reasons to leave a translation out of a distilled set; what is empty or over-long always is.
+
+    Attributes:
+      cut_off: it ended at the decoder's length limit instead of with EOS.
+      max_length_ratio: the longer side has more than so many times the tokens of the shorter, EOS counted.
+      identical: it is its source, unchanged but for white space.
+      max_repeats: a sequence of 1 to 4 tokens stands more than so many times in a row.
+    """
+
+    cut_off: bool = True
+    max_length_ratio: float | None = None
+    identical: bool = False
+    max_repeats: int | None = None
+
+    def __post_init__(self):
+        if self.max_length_ratio is not None and self.max_length_ratio < 1:
+            raise PadirError(f"DistillFilters.max_length_ratio: {self.max_length_ratio} is below 1; None is no limit")
+        if self.max_repeats is not None and self.max_repeats < 1:
+            raise PadirError(f"DistillFilters.max_repeats: {self.max_repeats} is not at least 1; None is no limit")
+
+    def reason(self, example: Example, text: str, ids: Sequence[int], *, longest: int, cut_off: bool) -> str | None:
+        """Why a translation is left out: the first reason of those that apply; None keeps it.
+
+        Args:
+          example: what was translated.
+          text, ids: the translation; ids end in EOS.
+          longest: tokens a target may have; a longer one has no bucket.
+          cut_off: whether the teacher was stopped before its EOS.
+
+        Returns:
+          'empty', 'cut_off', 'over_long', 'length_ratio', 'identical', 'repetition' or None.
+        """
+        shorter, longer = sorted((len(example.source_ids), len(ids)))
+        reasons = {
+            # An empty translation teaches nothing: its only token is EOS.
+            "empty": len(ids) == 1,
+            "cut_off": self.cut_off and cut_off,
+            "over_long": len(ids) > longest,
+            "length_ratio": self.max_length_ratio is not None and longer > self.max_length_ratio * shorter,
+            "identical": self.identical and example.source_text.split() == text.split(),
+            "repetition": self.max_repeats is not None and most_repeats(ids) > self.max_repeats,
+        }
+        return next((name for name, applies in reasons.items() if applies), None)
+
+
+def most_repeats(ids: Sequence[int]) -> int:
+    """How often in a row the most repeated sequence of 1 to 4 ids stands: 3 for 5 7 8 7 8 7 8 9, 1 where none is."""
+    most = 1
+    for size in range(1, _LONGEST_LOOP + 1):
+        run = 0
+        for earlier, later in zip(ids, ids[size:], strict=False):
+            run = run + 1 if earlier == later else 0
+            most = max(most, run // size + 1)
+    return most
+
+
+def distill(
+    *,
+    data_dir: str,
+    output_dir: str,
+    run_dir: str | None = None,
+    translations: str | None = None,
+    split: str = "train",
+    decode: DecodeConfig | None = None,
+    compute_type: str | None = None,
+    filters: DistillFilters = DistillFilters(),
+    batch_size: int = 128,
+    chunk_size: int = 8192,
+    limit: int | None = None,
+    seed: int = 0,
+) -> Manifest:
+    """Makes a teacher's translations of a split the targets of a new set.
+
+    They are its train split; validation and test, vocabulary and checker stay, so a model trained on it is
+    evaluated like any other. Killed and started again, the job goes on with the chunks that are missing and ends
+    with the same set. SentencePiece gives the same ids as the task's preprocessing: no TensorFlow, no Seqio.
+
+    Args:
+      data_dir: the prepared set whose sources are translated.
+      output_dir: where the new set goes.
+      run_dir: the teacher. Give either it or `translations`.
+      translations: text file of translations made elsewhere, plain or .gz; line n translates example n of the split.
+      split: which split to translate.
+      decode: how; if None, with a beam of 5 where the teacher is autoregressive, and by a parallel one's default.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
+      filters: which translations are left out.
+      batch_size: sentences decoded at a time.
+      chunk_size: sentences sorted by length, held in memory, and lost by a kill at most.
+      limit: translate only the first so many; None all.
+      seed: of decoding, where it is random.
+
+    Returns:
+      The new set's manifest; the options of its task say where the translations came from, and count those left out.
+
+    Raises:
+      PadirError: vocabularies differ, `output_dir` holds a finished set or the beginning of another, a file of
+        translations has not a line an example, or nothing is left.
+    """
+    if (run_dir is None) == (translations is None) or (translations is not None and (decode or compute_type)):
+        raise PadirError(
+            "distill: give either run_dir (a teacher; decode and compute_type say how) or translations (a file)"
+        )
+    job = _Job(Path(output_dir), PreparedSet.open(data_dir), split, limit, chunk_size)
+    if translations is not None:
+        outputs = _given(job, Path(translations))
+        job.claim({"translations": str(Path(translations).resolve())})
+        _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
+        return Manifest.load(job.directory)
+    translator = load(run_dir, seed=seed, compute_type=compute_type)
+    check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
+    if decode is None and isinstance(translator.model, AutoregressiveModel):
+        decode = BeamSearch(beam_size=5, num_hypotheses=1)
+    decode = translator.checked(decode)
+    teacher = {"teacher": str(Path(run_dir).resolve()), "teacher_step": translator.step}
+    job.claim(teacher | {"decode": repr(decode), "compute_type": compute_type, "seed": seed})
+    _decode(job, translator, decode, batch_size)
+    wait_for_all()
+    _write_set(job, _decoded(job), filters, translator.model.max_target_length)
+    return Manifest.load(job.directory)
+
+
+class _Job:
+    """What is translated, in which chunks, and where the new set goes.
+
+    Attributes:
+      directory: of the new set.
+      data: the set it is made from.
+      source: the split that is translated.
+      name: of that split.
+      chunks: by file of translations, the rows of the split it holds.
+      request: what decides the translations, as JSON values.
+    """
+
+    def __init__(self, directory: Path, data: PreparedSet, split: str, limit: int | None, chunk_size: int):
+        for name, value in (("limit", limit), ("chunk_size", chunk_size)):
+            if value is not None and value < 1:
+                raise PadirError(f"distill.{name}: {value} must be at least 1{', or None for all' * (name == 'limit')}")
+        if (directory / MANIFEST_NAME).exists():
+            raise PadirError(f"{directory}: already holds a prepared set; choose another output_dir or delete this one")
+        self.directory, self.data, self.name, self.source = directory, data, split, data.split(split)
+        count = len(self.source) if limit is None else min(limit, len(self.source))
+        self.chunks = {
+            directory / TRANSLATIONS_FOLDER / f"{number:05d}.jsonl": range(start, min(start + chunk_size, count))
+            for number, start in enumerate(range(0, count, chunk_size))
+        }
+        self.request: dict[str, Any] = {
+            "source_task": dataclasses.asdict(data.manifest.task),
+            "split": split,
+            "limit": limit,
+            "sentences": count,
+            "chunk_size": chunk_size,
+        }
+
+    @first_process
+    def claim(self, origin: dict[str, Any]) -> None:
+        """Adds where translations come from to the request, and makes `directory` its own or finds that it is.
+
+        Raises:
+          PadirError: it holds translations of another request; names the differences.
+        """
+        self.request = json.loads(json.dumps(self.request | origin))
+        path = self.directory / TRANSLATIONS_FOLDER / _REQUEST_FILE
+        if path.exists():
+            changes = differences(json.loads(path.read_text(encoding="utf-8")), self.request)
+            if changes:
+                raise PadirError(
+                    f"{self.directory}: holds the beginning of another distillation ({'; '.join(changes)}); "
+                    "choose another output_dir or delete this one"
+                )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(self.request, indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What there is for one example.
+
+    Attributes:
+      text: its translation.
+      score: the teacher's; None for translations made elsewhere.
+      cut_off: whether the teacher was stopped before its EOS.
+    """
+
+    text: str
+    score: float | None = None
+    cut_off: bool = False
+
+
+def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int) -> None:
+    """Writes the chunks of translations that are not there yet; of several processes each its own."""
+    own = dict(itertools.islice(job.chunks.items(), jax.process_index(), None, jax.process_count()))
+    missing = {path: rows for path, rows in own.items() if not path.exists()}
+    total, left = (sum(map(len, chunks.values())) for chunks in (own, missing))
+    if left < total:
+        print(f"{job.directory}: {total - left} of {total} sentences are translated; going on", file=sys.stderr)
+    with progress(label="distill", unit="sentences", total=total, initial=total - left, active=is_first()) as bar:
+        for path, rows in missing.items():
+            sources = [example.source_ids for example in job.source.read(rows)]
+            translated = translator.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
+            outputs = [{"text": t.text, "score": t.score, "cut_off": t.cut_off} for t in translated]
+            write_text(path, "".join(json.dumps(output, ensure_ascii=False) + "\n" for output in outputs))
+
+
+def _decoded(job: _Job) -> Iterator[list[_Output]]:
+    """What `_decode` wrote, a chunk at a time."""
+    for path, rows in job.chunks.items():
+        try:
+            outputs = [_Output(**json.loads(line)) for _, line in read_lines(path)]
+        except (ValueError, TypeError) as error:
+            raise PadirError(f"{path}: damaged ({error}); delete it and start again") from error
+        if len(outputs) != len(rows):
+            raise PadirError(f"{path}: damaged ({len(outputs)} of {len(rows)} lines); delete it and start again")
+        yield outputs
+
+
+def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
+    """A file of translations, a chunk at a time."""
+    if not path.is_file():
+        raise PadirError(f"{path}: no such file of translations")
+    count = sum(1 for _ in read_lines(path))
+    if count != len(job.source):
+        raise PadirError(
+            f"{path}: has {count} lines where split {job.name} of {job.data.directory} has {len(job.source)} examples; "
+            "line n must translate example n (`padir prepare` may have dropped pairs: translate what it kept)"
+        )
+    lines = (text.strip() for _, text in read_lines(path))
+    return ([_Output(text) for text in itertools.islice(lines, len(rows))] for rows in job.chunks.values())
+
+
+@first_process
+def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
+    """Writes the new set: its train split, what it shares with the old one, and last the manifest."""
+    old = job.data.manifest
+    train, left_out = _write_train_split(job, outputs, filters, longest)
+    total = sum(map(len, job.chunks.values()))
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items())) or "none"
+    print(f"distill: kept {train.num_examples} of {total} translations; left out: {counts}", file=sys.stderr)
+    if not train.num_examples:
+        raise PadirError(f"{job.directory}: no translation is left to learn from; left out: {counts}")
+    shutil.copyfile(job.data.directory / VOCABULARY_NAME, job.directory / VOCABULARY_NAME)
+    splits = {"train": train}
+    for name, split in old.splits.items():
+        # What was translated is the train split now; an original one must not take its place.
+        if name not in (job.name, "train"):
+            splits[name] = split
+            for file in (*(file for file, _ in split.shards), lengths_name(name)):
+                shutil.copyfile(job.data.directory / file, job.directory / file)
+    options = job.request | {"filters": dataclasses.asdict(filters), "left_out": dict(left_out)}
+    manifest = dataclasses.replace(
+        old, task=TaskConfig(DISTILL_MODULE, f"{old.task.name}_distilled", options), splits=splits
+    )
+    manifest.save(job.directory)
+    shutil.rmtree(job.directory / TRANSLATIONS_FOLDER)
+
+
+def _write_train_split(
+    job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int
+) -> tuple[SplitManifest, Counter[str]]:
+    """Writes the records and both text files; returns what they hold, and how many were left out by reason."""
+    for stale in job.directory.glob("train-[0-9][0-9][0-9][0-9][0-9].array_record*"):
+        stale.unlink()
+    vocabulary = job.data.vocabulary()
+    writer = SplitWriter(job.directory, "train", PrepareSettings().records_per_shard)
+    left_out: Counter[str] = Counter()
+    files = [job.directory / name for name in (_KEPT_FILE, _LEFT_OUT_FILE)]
+    with contextlib.ExitStack() as stack:
+        kept, rest = (stack.enter_context(open(f"{path}.tmp", "w", encoding="utf-8")) for path in files)
+        for rows, chunk in zip(job.chunks.values(), outputs, strict=True):
+            encoded = vocabulary.encode_batch([output.text for output in chunk])
+            for example, output, ids in zip(job.source.read(rows), chunk, encoded, strict=True):
+                target = np.asarray([*ids, EOS_ID], np.int32)
+                record = {"source": example.source_text, "target": output.text, "score": output.score}
+                reason = filters.reason(example, output.text, target, longest=longest, cut_off=output.cut_off)
+                if reason:
+                    left_out[reason] += 1
+                    rest.write(json.dumps(record | {"reason": reason}, ensure_ascii=False) + "\n")
+                else:
+                    kept.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    writer.write(example.source_ids, target, example.source_text.encode(), output.text.encode())
+    for path in files:
+        os.replace(f"{path}.tmp", path)
+    return writer.close(dropped=left_out["over_long"], truncated=0, skipped_empty=left_out["empty"]), left_out

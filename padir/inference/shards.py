@@ -1,0 +1,364 @@
+"""Batch inference: files of any size, divided among hosts, in shards that a restart need not do again.
+
+<output>/shard-00003-of-00016.txt   translations in input order (.jsonl, .gz); has its name as soon as it is whole
+<output>/rejects.jsonl, counts.json at the end: lines that were left out, and the counts of all shards, checked
+<output>/manifest.json              what is translated, how, and where each shard begins; a restart must agree with it
+<output>/work/shard-00003.json      its counts; shard-00003.rejects.jsonl, its rejects
+<output>/work/host-00000.json       how far a host has come
+
+The shards one after another are what one stream would have written. What a kill costs is at most a shard a host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+
+from padir.errors import PadirError
+from padir.files.atomic import write_text
+from padir.files.lines import Rejects, count_lines, writing
+from padir.files.shards import Part, lines_of_parts, number_lines, split_inputs
+from padir.inference.lines import Counts, LineTranslator
+from padir.progress import progress
+from padir.runs.describe import hashes
+from padir.runs.directory import differences
+from padir.runtime.distributed import first_process, wait_for_all
+
+MANIFEST_FILE, COUNTS_FILE, REJECTS_FILE = "manifest.json", "counts.json", "rejects.jsonl"
+WORK_FOLDER = "work"
+
+# How often a host says in its file how far it has come.
+_REPORT_SECONDS = 5.0
+# Of more differences or missing shards a message names the first.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Which of how many hosts this is: host i has the shards i, i + count, …
+
+    Attributes:
+      index: 0 … count - 1.
+      count: how many.
+      joined: whether they are the processes of one `jax.distributed` job and wait for one another.
+    """
+
+    index: int
+    count: int
+    joined: bool
+
+    @classmethod
+    def given(cls, index: int | None, count: int | None) -> Hosts:
+        """Those of the job that this process has joined, or, numbered by hand, as given.
+
+        Raises:
+          PadirError: one number without the other, or an index that is not below the count.
+        """
+        if index is None and count is None:
+            return cls(jax.process_index(), jax.process_count(), joined=True)
+        if index is None or count is None or not 0 <= index < count:
+            raise PadirError(f"translate: host_index={index}, num_hosts={count}; give both, and 0 ≤ index < number")
+        return cls(index, count, joined=False)
+
+
+def translate_shards(
+    lines: LineTranslator,
+    inputs: Sequence[str],
+    output: Path,
+    *,
+    shards: int,
+    compress: bool,
+    hosts: Hosts,
+    seed: int,
+) -> Counts:
+    """Translates this host's shards that are missing; when none is, checks and prints the counts of all.
+
+    Of hosts that have joined one another each waits for the others, and the first checks. Of others the one that ends
+    last does: whoever finds all shards there.
+
+    Args:
+      lines: translates; its `batch_size` may change from start to start.
+      inputs: text files, plain or .gz, which all hosts see.
+      output: folder of the shards, which all hosts share.
+      shards: how many.
+      compress: whether with gzip.
+      hosts: how they are divided.
+      seed: of `lines.translator`.
+
+    Returns:
+      The counts of all shards, or of those done where other hosts are not finished.
+
+    Raises:
+      PadirError: `output` holds another job (names the differences), a shard is damaged or missing, counts do not add
+        up, or an input has changed.
+    """
+    request = _request(lines, inputs, shards, compress, seed)
+    _claim(output, request, inputs, shards)
+    job = _Job.open(output, request)
+    own = range(hosts.index, shards, hosts.count)
+    done = [shard for shard in own if job.path(shard).exists()]
+    if done:
+        print(f"{output}: {len(done)} of {len(own)} shards of host {hosts.index} are done; going on", file=sys.stderr)
+    with _Report(job, hosts, own, done) as report:
+        for shard in sorted({*own} - {*done}):
+            job.translate(shard, lines, report.add)
+            report.finished()
+    if not hosts.joined and (missing := job.missing()):
+        print(
+            f"host {hosts.index} of {hosts.count}: {report.counts}; {len(missing)} shards of other hosts are not done: "
+            "the host that ends last checks all counts",
+            file=sys.stderr,
+        )
+        return report.counts
+    wait_for_all()
+    _finish(job)
+    counted = json.loads((output / COUNTS_FILE).read_text(encoding="utf-8"))
+    return Counts(counted["read"], counted["translated"], counted["rejected"])
+
+
+def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress: bool, seed: int) -> dict[str, Any]:
+    """What decides the shards, as JSON values."""
+    translator = lines.translator
+    rescorer = translator.rescorer
+    request = {
+        "inputs": {
+            str(number): {"file": name, "bytes": os.stat(name).st_size, "modified_ns": os.stat(name).st_mtime_ns}
+            for number, name in enumerate(inputs, 1)
+        },
+        "shards": shards,
+        "compress": compress,
+        "input_format": lines.input_format,
+        "input_field": lines.input_field if lines.input_format == "jsonl" else None,
+        "output_format": lines.output_format,
+        "decode": repr(lines.decode),
+        "compute_type": translator.compute_type,
+        "seed": seed,
+        "model": {"step": translator.step, **hashes(translator.model, translator.params)},
+        "vocabulary": translator.vocabulary.hash,
+        "rescorer": None if rescorer is None else hashes(rescorer.model, rescorer.params),
+    }
+    return json.loads(json.dumps(request))
+
+
+@first_process
+def _claim(output: Path, request: dict[str, Any], inputs: Sequence[str], shards: int) -> None:
+    """Writes the manifest, with the number of each part's first line, unless there is one."""
+    if (output / MANIFEST_FILE).exists():
+        return
+    (output / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+    parts = number_lines(split_inputs(inputs, shards))
+    described = {"request": request, "shards": [[dataclasses.asdict(part) for part in shard] for shard in parts]}
+    with _written_by_any(output / MANIFEST_FILE) as out:
+        json.dump(described, out, indent=1)
+
+
+@contextlib.contextmanager
+def _written_by_any(path: Path) -> Iterator[IO[str]]:
+    """A file that hosts which have not joined one another may all be writing at once, and all the same."""
+    own = Path(f"{path}.{os.uname().nodename}-{os.getpid()}")
+    with writing(str(own)) as out:
+        yield out
+    os.replace(own, path)
+
+
+class _Job:
+    """The shards of an output folder.
+
+    Attributes:
+      output: the folder.
+      parts: of each shard, what it translates.
+    """
+
+    def __init__(self, output: Path, manifest: dict[str, Any]):
+        self.output = output
+        self.parts = [[Part(**part) for part in shard] for shard in manifest["shards"]]
+        # What was counted for another job must not be taken for this one's.
+        self._hash = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        request = manifest["request"]
+        ending = {"lines": "txt", "jsonl": "jsonl"}[request["output_format"]]
+        self._ending = f"{ending}.gz" if request["compress"] else ending
+        self._is_text = request["output_format"] == "lines"
+
+    @classmethod
+    def open(cls, output: Path, request: dict[str, Any]) -> _Job:
+        """Reads the manifest; raises PadirError if there is none, it is damaged or of another request."""
+        path = output / MANIFEST_FILE
+        if not path.exists():
+            raise PadirError(f"{path}: process 0 wrote it, and it is not there; choose a folder that all hosts share")
+        manifest = _read_json(path, ("request", "shards"), f"choose another output than {output}, or delete that one")
+        changes = differences(manifest["request"], request)
+        if changes:
+            more = f"; and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+            raise PadirError(
+                f"{output}: holds another translation ({'; '.join(changes[:_NAMED])}{more}); "
+                "choose another output, or delete this one"
+            )
+        return cls(output, manifest)
+
+    def path(self, shard: int) -> Path:
+        """Where a shard's translations go."""
+        return self.output / f"shard-{shard:05d}-of-{len(self.parts):05d}.{self._ending}"
+
+    def rejects_path(self, shard: int) -> Path:
+        """Where its rejects go."""
+        return self.output / WORK_FOLDER / f"shard-{shard:05d}.rejects.jsonl"
+
+    def _counts_path(self, shard: int) -> Path:
+        return self.output / WORK_FOLDER / f"shard-{shard:05d}.json"
+
+    def missing(self) -> list[int]:
+        """Shards that are not there."""
+        return [shard for shard in range(len(self.parts)) if not self.path(shard).exists()]
+
+    def translate(self, shard: int, lines: LineTranslator, done: Callable[[Counts], object]) -> Counts:
+        """Writes one shard; where this is ended early, there is none."""
+        path = self.path(shard)
+        self.rejects_path(shard).unlink(missing_ok=True)
+
+        def whole(partial: Path) -> None:
+            self._check(shard, counts, rejects.count)
+            self._agree(
+                shard,
+                "lines of output",
+                counts.read if self._is_text else counts.translated,
+                count_lines([str(partial)]),
+            )
+            # Before the shard has its name: whoever finds it finds its counts.
+            with writing(str(self._counts_path(shard))) as out:
+                json.dump({"job": self._hash, "bytes": partial.stat().st_size, **dataclasses.asdict(counts)}, out)
+
+        with writing(str(path), whole=whole) as out, Rejects(str(self.rejects_path(shard))) as rejects:
+            counts = lines.translate(lines_of_parts(self.parts[shard]), out, rejects, done)
+        return counts
+
+    def _check(self, shard: int, counts: Counts, rejects: int | None) -> None:
+        """Raises PadirError unless the counts of a shard fit its input and the lines in its file of rejects."""
+        known = [part.lines for part in self.parts[shard]]
+        if None not in known:
+            self._agree(shard, "lines of input", sum(known), counts.read)
+        self._agree(shard, "lines translated or rejected", counts.read, counts.translated + counts.rejected)
+        self._agree(shard, "rejects", counts.rejected, rejects)
+
+    def _agree(self, shard: int, what: str, expected: int, found: int | None) -> None:
+        if found != expected:
+            raise PadirError(
+                f"{self.path(shard)}: the counts do not add up: {expected} {what} expected, {found} found; "
+                "delete this shard and start again"
+            )
+
+    def counts(self, shard: int) -> Counts:
+        """The counts of a shard that is there; raises PadirError if it is not as it was written."""
+        path = self.path(shard)
+        keys = ("job", "bytes", "read", "translated", "rejected")
+        record = _read_json(self._counts_path(shard), keys, f"delete {path} and start again")
+        if record.pop("job") != self._hash:
+            raise PadirError(f"{path}: is of another translation; delete it and start again")
+        if path.stat().st_size != record.pop("bytes"):
+            raise PadirError(f"{path}: damaged, it has {path.stat().st_size} bytes; delete it and start again")
+        return Counts(**record)
+
+    def checked_counts(self) -> list[Counts]:
+        """The counts of every shard; raises PadirError where one is missing or does not add up."""
+        if missing := self.missing():
+            names = ", ".join(self.path(shard).name for shard in missing[:_NAMED])
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            raise PadirError(f"{self.output}: {names}{more} missing; start the same command again")
+        found = [self.counts(shard) for shard in range(len(self.parts))]
+        for shard, counts in enumerate(found):
+            rejects = self.rejects_path(shard)
+            self._check(shard, counts, count_lines([str(rejects)]) if rejects.exists() else 0)
+        return found
+
+
+@first_process
+def _finish(job: _Job) -> None:
+    """Checks the counts of all shards, keeps and prints them, and gathers the rejects."""
+    found = job.checked_counts()
+    total = sum(found, Counts())
+    rejects = job.output / REJECTS_FILE
+    if total.rejected:
+        with _written_by_any(rejects) as out:
+            for shard, counts in enumerate(found):
+                if counts.rejected:
+                    with job.rejects_path(shard).open(encoding="utf-8") as stream:
+                        shutil.copyfileobj(stream, out)
+    shards = {job.path(shard).name: dataclasses.asdict(counts) for shard, counts in enumerate(found)}
+    with _written_by_any(job.output / COUNTS_FILE) as out:
+        json.dump({**dataclasses.asdict(total), "shards": shards}, out, indent=1)
+    print(f"{total}{f'; rejects in {rejects}' if total.rejected else ''}", file=sys.stderr)
+
+
+class _Report:
+    """Tells in a file of its own, and to a terminal, how far a host has come."""
+
+    def __init__(self, job: _Job, hosts: Hosts, own: Sequence[int], done: Sequence[int]):
+        self._path = job.output / WORK_FOLDER / f"host-{hosts.index:05d}.json"
+        self._hosts, self._shards, self._done = hosts, len(own), len(done)
+        known = [part.lines for shard in own for part in job.parts[shard]]
+        # Unknown where there are compressed files.
+        self._lines = None if None in known else sum(known)
+        self.counts = self._before = sum(map(job.counts, done), Counts())
+        self._began = time.monotonic()
+        self._bar = progress(
+            label="translate", unit="lines", total=self._lines, initial=self.counts.read, active=hosts.index == 0
+        )
+
+    def __enter__(self) -> _Report:
+        self._write()
+        return self
+
+    def add(self, counts: Counts) -> None:
+        """Counts lines that have been written."""
+        self.counts += counts
+        self._bar.update(counts.read)
+        if time.monotonic() - self._written >= _REPORT_SECONDS:
+            self._write()
+
+    def finished(self) -> None:
+        """Counts a shard that is whole."""
+        self._done += 1
+        self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        rate = (self.counts.read - self._before.read) / max(self._written - self._began, 1e-9)
+        left = None if self._lines is None or not rate else round((self._lines - self.counts.read) / rate)
+        record = {
+            "host": self._hosts.index,
+            "hosts": self._hosts.count,
+            "shards_done": self._done,
+            "shards": self._shards,
+            **dataclasses.asdict(self.counts),
+            "lines": self._lines,
+            "lines_per_second": round(rate, 1),
+            "seconds_left": left,
+            "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        write_text(self._path, json.dumps(record, indent=1) + "\n")
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+
+
+def _read_json(path: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and found.keys() == set(keys):
+            return found
+        reason = f"it has not the fields {', '.join(keys)}"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise PadirError(f"{path}: cannot be used ({reason}); {remedy}")

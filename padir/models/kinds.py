@@ -1,0 +1,15 @@
+"""The kinds of models there are, by the names that run directories keep, and what each decodes with."""
+
+from __future__ import annotations
+
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.padir import PadirModel
+
+Model = PadirModel | AutoregressiveModel
+DecodeConfig = Refinement | Autoregressive | BeamSearch
+# What each model decodes with, its default first.
+DECODE_CONFIGS = {PadirModel: (Refinement,), AutoregressiveModel: (Autoregressive, BeamSearch)}
+MODELS = {"padir": PadirModel, "autoregressive": AutoregressiveModel}

@@ -1,0 +1,192 @@
+"""Multi-head attention, in the pieces that decoding computes at different times.
+
+Keys and values of the source are needed once per source, positional-attention weights once per
+decode, self-attention in every step: so projecting, weighing and applying are separate methods.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+
+from padir.nn.layers import Dense, dropout
+from padir.nn.weights import for_products
+from padir.runtime.sharding import constrain
+from padir.types import Array
+
+
+@struct.dataclass
+class KeyValue:
+    """Projected keys and values: each [B, keys, H, D] in the activation dtype."""
+
+    key: Array
+    value: Array
+
+
+class MultiHeadAttention(nnx.Module):
+    """T5 attention: no biases, no 1/sqrt(D) (the query initialisation carries it)."""
+
+    joined: nnx.Module | None = None
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        dropout_rate: float,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+        float32_logits: bool = True,
+    ):
+        """Draws the projections.
+
+        Args:
+          features: E.
+          num_heads, head_dim: H and D.
+          dropout_rate: of the attention weights.
+          dtype: of activations.
+          rngs: randomness.
+          float32_logits: whether logits and their softmax are in float32 rather than in `dtype`.
+        """
+        inner = num_heads * head_dim
+        self.query = Dense(features, inner, dtype=dtype, rngs=rngs, scale=head_dim**-0.5)
+        self.key = Dense(features, inner, dtype=dtype, rngs=rngs)
+        self.value = Dense(features, inner, dtype=dtype, rngs=rngs)
+        self.out = Dense(inner, features, dtype=dtype, rngs=rngs)
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.dtype = dtype
+        self.logits_dtype = jnp.dtype("float32") if float32_logits else dtype
+
+    def split_heads(self, x: Array) -> Array:
+        """x [B, L, H · D] → [B, L, H, D]."""
+        split = x.reshape(*x.shape[:-1], self.num_heads, -1)
+        # Positions that all rows share come as one row, which cannot be split.
+        return constrain(split, "batch" if len(x) > 1 else None, "length", "act_heads", None)
+
+    def values(self, x: Array) -> Array:
+        """x [B, keys, E] → values [B, keys, H, D]."""
+        return self.split_heads(self.value(x))
+
+    def key_value(self, x: Array) -> KeyValue:
+        """x [B, keys, E] → keys and values [B, keys, H, D]."""
+        return KeyValue(self.split_heads(self.key(x)), self.values(x))
+
+    def queries(self, x: Array) -> Array:
+        """x [B, Q, E] → queries [B, Q, H, D]."""
+        return self.split_heads(self.query(x))
+
+    def query_key_value(self, x: Array) -> tuple[Array, KeyValue]:
+        """Of self-attention: x [B, Q, E] → queries, keys and values [B, Q, H, D]."""
+        if self.joined is None:
+            return self.queries(x), self.key_value(x)
+        query, key, value = map(self.split_heads, jnp.split(self.joined(x, self.dtype), 3, axis=-1))
+        return query, KeyValue(key, value)
+
+    def join(self, compute_type: str | None) -> None:
+        """For decoding: one weight for query, key and value in the place of theirs, one product instead of three."""
+        self.joined = joined((self.query, self.key, self.value), self.dtype, compute_type)
+        del self.query, self.key, self.value
+
+    def logits(self, query: Array, key: Array) -> Array:
+        """Queries [B, Q, H, D], keys [B, K, H, D] → attention logits without a bias [B, H, Q, K]."""
+        return _dot_products(query.swapaxes(1, 2), key.swapaxes(1, 2), self.logits_dtype)
+
+    def normalised(self, logits: Array, bias: Array) -> Array:
+        """Logits [B, H, Q, K] and what is broadcast to them → attention weights [B, H, Q, K] float32."""
+        return jax.nn.softmax(logits + bias.astype(self.logits_dtype), axis=-1).astype(jnp.float32)
+
+    def weights(self, query: Array, key: Array, bias: Array) -> Array:
+        """Attention weights.
+
+        Args:
+          query: [B, Q, H, D] projected queries.
+          key: [B, K, H, D] projected keys.
+          bias: broadcastable to [B, H, Q, K], mask and relative positions, float32.
+
+        Returns:
+          [B, H, Q, K] float32, each row over K sums to 1.
+        """
+        return self.normalised(self.logits(query, key), bias)
+
+    def apply(self, weights: Array, value: Array) -> Array:
+        """Weighted sum of values, projected back: [B, H, Q, K], [B, K, H, D] → [B, Q, E]."""
+        mixed = _weighted_sums(weights.astype(self.dtype), value.swapaxes(1, 2)).swapaxes(1, 2)
+        return self.out(mixed.reshape(*mixed.shape[:-2], -1))
+
+    def __call__(
+        self, query: Array, keys: KeyValue, bias: Array, dropout_key: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Attends from projected queries to projected keys: → (output [B, Q, E], weights [B, H, Q, K])."""
+        weights = self.weights(query, keys.key, bias)
+        dropped = dropout(weights, self.dropout_rate, dropout_key)
+        return self.apply(dropped, keys.value), weights
+
+
+def joined(parts: Sequence[Dense], dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
+    """What multiplies with the weights of several maps of one input at once: their outputs side by side."""
+    return for_products(jnp.concatenate([part.weight[...] for part in parts]), dtype, compute_type)
+
+
+# The two products of attention, with gradients of their own (and so none forward, `jax.jvp`): JAX's are right, but on
+# CPU those of the keys and the values, which add up over the queries, would take twice as long as all others.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _dot_products(query: Array, key: Array, dtype: jnp.dtype) -> Array:
+    """[B, H, Q, D], [B, H, K, D] → [B, H, Q, K] in `dtype`."""
+    return _matmul(query, key, (3, 3), dtype)
+
+
+def _dot_products_forward(query: Array, key: Array, dtype: jnp.dtype) -> tuple[Array, tuple[Array, Array]]:
+    return _dot_products(query, key, dtype), (query, key)
+
+
+def _dot_products_backward(dtype: jnp.dtype, kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    query, key = kept
+    of_query, of_key = _matmul(gradient, key, (3, 2), dtype), _over_queries(gradient, query, dtype)
+    return of_query.astype(query.dtype), of_key.astype(key.dtype)
+
+
+_dot_products.defvjp(_dot_products_forward, _dot_products_backward)
+
+
+@jax.custom_vjp
+def _weighted_sums(weights: Array, value: Array) -> Array:
+    """[B, H, Q, K], [B, H, K, D] → [B, H, Q, D]."""
+    return _matmul(weights, value, (3, 2))
+
+
+def _weighted_sums_forward(weights: Array, value: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _weighted_sums(weights, value), (weights, value)
+
+
+def _weighted_sums_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    weights, value = kept
+    return _matmul(gradient, value, (3, 3)), _over_queries(weights, gradient)
+
+
+_weighted_sums.defvjp(_weighted_sums_forward, _weighted_sums_backward)
+
+
+def _matmul(left: Array, right: Array, summed: tuple[int, int], dtype: jnp.dtype | None = None) -> Array:
+    """[B, H, ., .] each, of the same B and H: the product over one axis of either, in `dtype` or else in theirs."""
+    axes = tuple((axis,) for axis in summed), ((0, 1), (0, 1))
+    return jax.lax.dot_general(left, right, axes, preferred_element_type=dtype)
+
+
+def _over_queries(left: Array, right: Array, dtype: jnp.dtype | None = None) -> Array:
+    """[B, H, Q, K], [B, H, Q, D] → [B, H, K, D]."""
+
+    def turned(left: Array, right: Array) -> Array:
+        # The barrier keeps XLA from taking the transposition into the product, which then would go to no library.
+        return _matmul(jax.lax.optimization_barrier(left.swapaxes(2, 3)), right, (3, 2), dtype)
+
+    return jax.lax.platform_dependent(
+        left, right, cpu=turned, default=lambda left, right: _matmul(left, right, (2, 2), dtype)
+    )

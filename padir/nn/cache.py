@@ -1,0 +1,92 @@
+"""What a decoder remembers of target positions, kept out of the modules.
+
+An autoregressive decoder writes one position after the other. A parallel one can write some positions anew and keep the
+others as they were (`Refinement.active_positions`).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from padir.nn.attention import KeyValue
+from padir.types import Array, PyTree
+
+
+@struct.dataclass
+class LayerCache:
+    """Of one decoder layer, for every target position.
+
+    Attributes:
+      self_attention: keys and values [N, max_length, H, D].
+      positional: values of positional attention [N, max_length, H, D]; None without it.
+    """
+
+    self_attention: KeyValue
+    positional: Array | None = None
+
+
+@struct.dataclass
+class DecoderCache:
+    """What one decode remembers.
+
+    Attributes:
+      layers: per decoder layer.
+      position: which target positions the next tokens [N, q] are: [] int32, the first of q neighbours, where those from
+        there on hold zeros so far and are masked out; or [N, q] int32, all different, of a parallel decoder.
+    """
+
+    layers: tuple[LayerCache, ...]
+    position: Array
+
+
+def empty_cache(
+    num_layers: int, rows: int, max_length: int, num_heads: int, head_dim: int, dtype: jnp.dtype
+) -> DecoderCache:
+    """A causal decoder's cache with room for `max_length` target positions in each of `rows` rows."""
+    shape = (rows, max_length, num_heads, head_dim)
+    layers = (KeyValue(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(num_layers))
+    return DecoderCache(tuple(map(LayerCache, layers)), jnp.zeros((), jnp.int32))
+
+
+def write(old: PyTree, new: PyTree, position: Array) -> PyTree:
+    """Writes fields [N, q, …] over fields [N, max_length, …] at a `DecoderCache.position`; returns those."""
+    if position.ndim == 0:
+        return jax.tree.map(
+            lambda old, fresh: jax.lax.dynamic_update_slice_in_dim(old, fresh.astype(old.dtype), position, axis=1),
+            old,
+            new,
+        )
+    # Each place looks up what is new to it: on CPU a scatter would be a loop over the positions.
+    places = jnp.arange(jax.tree.leaves(old)[0].shape[1])
+    hits = position[:, None, :] == places[:, None]
+
+    def put(old: Array, fresh: Array) -> Array:
+        more = (1,) * (old.ndim - 2)
+        looked_up = jnp.take_along_axis(fresh, hits.argmax(-1).reshape(*hits.shape[:2], *more), axis=1)
+        return jnp.where(hits.any(-1).reshape(*hits.shape[:2], *more), looked_up.astype(old.dtype), old)
+
+    return jax.tree.map(put, old, new)
+
+
+def read(fields: PyTree, position: Array) -> PyTree:
+    """Fields [N, max_length, …] at `position` [N, q] int32: → fields [N, q, …]."""
+
+    def take(field: Array) -> Array:
+        return jnp.take_along_axis(field, position.reshape(*position.shape, *(1,) * (field.ndim - 2)), axis=1)
+
+    return jax.tree.map(take, fields)
+
+
+def queries(position: Array, count: int, weights: Array) -> Array:
+    """Of biases or weights [N or 1, H, Lt, keys], those of `count` queries at a `DecoderCache.position`."""
+    if position.ndim == 0:
+        return jax.lax.dynamic_slice_in_dim(weights, position, count, axis=2)
+    every = jnp.broadcast_to(weights, (len(position), *weights.shape[1:]))
+    return jnp.take_along_axis(every, position[:, None, :, None], axis=2)
+
+
+def reorder(cache: DecoderCache, rows: Array) -> DecoderCache:
+    """The cache whose row n is what row rows[n] was: rows [N] int32."""
+    return cache.replace(layers=jax.tree.map(lambda field: field[rows], cache.layers))

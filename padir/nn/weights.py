@@ -1,0 +1,122 @@
+"""How activations are multiplied with a weight: in training, and of fewer bits or turned in decoding."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+
+from padir.errors import PadirError
+from padir.types import Array
+
+# What decoding can round the factors of products with weights to; everything else stays in the activations' type.
+COMPUTE_TYPES = ("bfloat16", "int8")
+
+# Up to so many rows of activations `project` puts the weight first, and up to so many numbers decoding turns a weight;
+# benchmarks/operand_order.py measures what either does.
+FEW_ROWS = 64
+_SMALL_WEIGHT = 2**17
+
+# The largest of a row of activations, or of what a weight has for an output, becomes this in int8.
+_INT8_LARGEST = 127
+
+
+def check_compute_type(option: str, compute_type: str | None) -> None:
+    """Raises PadirError that names `option` unless it is None or one of `COMPUTE_TYPES`."""
+    if compute_type is not None and compute_type not in COMPUTE_TYPES:
+        raise PadirError(
+            f"{option}: unknown {compute_type!r}; choose {', '.join(COMPUTE_TYPES)} or None, as the model was trained"
+        )
+
+
+def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
+    """weight [out, in], x [..., in] → [..., out] in `dtype`, the type that the sum is added up in.
+
+    With the few rows of activations that decoding has, XLA's matrix product on CPU takes up to half the time if the
+    weight is the first operand, its rows contiguous. With many rows, as in training, it does not. One row of a type
+    narrower than float32 takes it up to four times as long as eight.
+    """
+    x, rows = x.astype(weight.dtype), x.size // x.shape[-1]
+    if rows == 1 and weight.dtype.itemsize < 4:
+        eight = jnp.pad(x.reshape(1, -1), ((0, 7), (0, 0)))
+        return project(weight, eight, dtype)[0].reshape(*x.shape[:-1], -1)
+    if rows <= FEW_ROWS:
+        return jnp.moveaxis(jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype), 0, -1)
+    # With one axis of rows the gradient of the weight is one product; over several, XLA would first turn both factors.
+    product = jnp.einsum("ri,oi->ro", x.reshape(rows, -1), weight, preferred_element_type=dtype)
+    return product.reshape(*x.shape[:-1], -1)
+
+
+class Plain(nnx.Module):
+    """A weight [out, in] as it is, in the type of activations."""
+
+    def __init__(self, weight: Array, dtype: jnp.dtype):
+        self.weight = nnx.Param(weight.astype(dtype))
+
+    def __call__(self, x: Array, dtype: jnp.dtype) -> Array:
+        """x [..., in] → [..., out] in `dtype`."""
+        return project(self.weight[...], x, dtype)
+
+
+class Turned(nnx.Module):
+    """A small weight as [in, out], which few rows are multiplied with faster."""
+
+    def __init__(self, weight: Array, dtype: jnp.dtype):
+        self.weight = nnx.Param(weight.T.astype(dtype))
+
+    def __call__(self, x: Array, dtype: jnp.dtype) -> Array:
+        """x [..., in] → [..., out] in `dtype`."""
+        weight = self.weight[...]
+        return jnp.einsum("...i,io->...o", x.astype(weight.dtype), weight, preferred_element_type=dtype)
+
+
+class Bfloat16(nnx.Module):
+    """Both factors rounded to bfloat16, their products added up in what the result is wanted in."""
+
+    def __init__(self, weight: Array):
+        self.weight = nnx.Param(weight.astype(jnp.bfloat16))
+
+    def __call__(self, x: Array, dtype: jnp.dtype) -> Array:
+        """x [..., in] → [..., out] in `dtype`."""
+        return project(self.weight[...], x, dtype)
+
+
+class Int8(nnx.Module):
+    """Both factors rounded to 8 bits, their products added up in int32.
+
+    A weight has a scale for every output, found once; activations have one for every row, found at each request
+    (symmetric dynamic quantisation).
+    """
+
+    def __init__(self, weight: Array):
+        scaled, scale = _to_int8(weight)
+        self.weight, self.scale = nnx.Param(scaled), nnx.Param(scale[:, 0])
+
+    def __call__(self, x: Array, dtype: jnp.dtype) -> Array:
+        """x [..., in] → [..., out] in `dtype`."""
+        rounded, scale = _to_int8(x)
+        summed = project(self.weight[...], rounded, jnp.dtype("int32"))
+        return (summed.astype(jnp.float32) * scale * self.scale[...]).astype(dtype)
+
+
+def _to_int8(x: Array) -> tuple[Array, Array]:
+    """x [..., n] → (int8 [..., n], scale [..., 1] float32) whose product is nearly x; a row of zeros has scale 1."""
+    x = x.astype(jnp.float32)
+    largest = jnp.abs(x).max(axis=-1, keepdims=True)
+    # What is not a number stays so.
+    scale = jnp.where(largest == 0, 1.0, largest / _INT8_LARGEST)
+    return jnp.round(x / scale).astype(jnp.int8), scale
+
+
+def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
+    """What decoding multiplies with in the place of a weight [out, in].
+
+    Args:
+      weight: as it was trained.
+      dtype: of activations.
+      compute_type: of `COMPUTE_TYPES`, or None for `dtype`.
+    """
+    if compute_type == "int8":
+        return Int8(weight)
+    if compute_type == "bfloat16" and dtype != jnp.bfloat16:
+        return Bfloat16(weight)
+    return Turned(weight, dtype) if weight.size <= _SMALL_WEIGHT else Plain(weight, dtype)

@@ -1,0 +1,94 @@
+"""`padir average`: one model out of several checkpoints of a run, or of its moving average."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.errors import PadirError
+from padir.metrics.writers import read_metrics
+from padir.runs.checkpoints import Checkpointer
+from padir.runs.directory import METRICS_FOLDER, MODEL_FILE, load_model, save_model
+from padir.runs.train_state import TrainState
+from padir.runtime import sharding
+from padir.types import PyTree
+
+
+def average(
+    *,
+    run_dir: str,
+    output_dir: str,
+    last: int | None = None,
+    best: int | None = None,
+    ema: bool = False,
+    metric: str = "validation/loss",
+) -> None:
+    """Makes a run directory of the mean of a run's checkpoints, which every command then takes.
+
+    Args:
+      run_dir: the run; see `Cadence.keep` for how many checkpoints stay.
+      output_dir: the run directory to make; it must not hold a run yet. Its step is the newest that went in.
+      last: take so many of the newest checkpoints.
+      best: take so many of those with the lowest `metric`.
+      ema: take the moving average (`OptimizerConfig.ema_decay`) instead, of the newest checkpoint.
+      metric: name in metrics.jsonl of what `best` goes by; lower is better.
+
+    Raises:
+      PadirError: not exactly one of `last`, `best` and `ema`, fewer checkpoints than that, no moving average, or
+        `output_dir` holds a run.
+    """
+    if [last is not None, best is not None, ema].count(True) != 1:
+        raise PadirError("average: give one of --last=N, --best=N and --ema")
+    if (Path(output_dir) / MODEL_FILE).exists():
+        raise PadirError(f"{output_dir}: holds a run; choose another output_dir")
+    model, vocabulary = load_model(run_dir)
+    shapes, mesh = jax.eval_shape(model.init, 0), sharding.make_mesh()
+    with Checkpointer(run_dir, read_only=True) as checkpointer:
+        steps = checkpointer.steps()
+        if ema:
+            if not steps or not checkpointer.has_ema():
+                raise PadirError(f"{run_dir}: no moving average there; train with OptimizerConfig.ema_decay")
+            chosen, params = steps[-1:], checkpointer.restore_params(shapes, mesh, ema=True)
+        else:
+            chosen = _newest(run_dir, steps, last) if best is None else _best(run_dir, steps, best, metric)
+            params = _mean(lambda step: checkpointer.restore_params(shapes, mesh, step), chosen)
+    save_model(output_dir, model, vocabulary)
+    params = jax.device_put(params, sharding.replicated(mesh))
+    with Checkpointer(output_dir) as checkpointer:
+        checkpointer.save(TrainState(jnp.int32(max(chosen)), params, {}))
+    what = "the moving average at step" if ema else "the mean of step"
+    print(f"{output_dir}: {what} {', '.join(map(str, chosen))} of {run_dir}", file=sys.stderr)
+
+
+def _mean(restore, steps: list[int]) -> PyTree:
+    """The mean of the parameters of some steps, added up in float64, one checkpoint in memory at a time."""
+    total: PyTree | None = None
+    for step in steps:
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), restore(step))
+        total = params if total is None else jax.tree.map(np.add, total, params)
+    return jax.tree.map(lambda leaf: (leaf / len(steps)).astype(np.float32), total)
+
+
+def _newest(run_dir: str, steps: list[int], count: int) -> list[int]:
+    _check_count("last", count, len(steps), f"{run_dir}: checkpoints of step {', '.join(map(str, steps))}")
+    return steps[-count:]
+
+
+def _best(run_dir: str, steps: list[int], count: int, metric: str) -> list[int]:
+    """The steps with the lowest metric, in order of steps; of equals the later ones."""
+    lines = read_metrics(Path(run_dir) / METRICS_FOLDER / "metrics.jsonl")
+    values = {line["step"]: line[metric] for line in lines if line["step"] in steps and metric in line}
+    values = {step: value for step, value in values.items() if math.isfinite(value)}
+    have = ", ".join(map(str, sorted(values)))
+    _check_count("best", count, len(values), f"{run_dir}: checkpoints with {metric} are those of step {have}")
+    return sorted(sorted(values, key=lambda step: (values[step], -step))[:count])
+
+
+def _check_count(name: str, count: int, available: int, have: str) -> None:
+    if not 1 <= count <= available:
+        raise PadirError(f"{have or 'no checkpoints'}; --{name}={count} must be from 1 to {available}")

@@ -1,0 +1,287 @@
+"""The loop of training: update, log, evaluate, save."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from jax.sharding import Mesh
+
+from padir.data.batching import Buckets, rows_of_step, train_batches
+from padir.data.records import PreparedSet
+from padir.errors import PadirError, Preempted
+from padir.metrics.writers import MetricWriter, recorded
+from padir.models.base import Batch
+from padir.models.kinds import Model
+from padir.progress import progress
+from padir.runs.checkpoints import Checkpointer
+from padir.runs.directory import METRICS_FOLDER
+from padir.runs.train_state import TrainState
+from padir.runtime import sharding
+from padir.runtime.device_peaks import peak_flops
+from padir.runtime.distributed import first_decides, first_process, is_first, say
+from padir.runtime.preemption import Preemption
+from padir.runtime.sharding import Layout
+from padir.training.guards import Guards, SaveClock, check_state, explained
+from padir.training.intervals import EVALUATE, SAVE, Activity, CompiledSteps, Devices, MetricWindow, NonFiniteError
+from padir.training.optimizers import OptimizerConfig
+from padir.training.step import model_features
+from padir.training.validation import Evaluator
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often things happen, in steps; 0 never (a run always ends with a checkpoint).
+
+    Attributes:
+      log: training metrics are averaged and written.
+      evaluate: the validation split is evaluated; unless never, also at the end.
+      checkpoint: the state is saved.
+      checkpoint_minutes: it is also saved when metrics are next written after so many minutes without; 0 never.
+      keep: how many checkpoints stay, the newest.
+      keep_best: how many stay besides, those with the lowest loss in evaluation; unless 0, the state is also saved
+        whenever it is evaluated.
+    """
+
+    log: int = 100
+    evaluate: int = 1000
+    checkpoint: int = 1000
+    checkpoint_minutes: float = 0.0
+    keep: int = 3
+    keep_best: int = 0
+
+    def __post_init__(self):
+        if self.checkpoint_minutes and not self.log:
+            raise PadirError("Cadence.checkpoint_minutes: looked at when Cadence.log is due, which must not be 0")
+        if self.keep_best and not self.evaluate:
+            raise PadirError("Cadence.keep_best: the best are known by evaluation; Cadence.evaluate must not be 0")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is made of, settled before its first step; arguments of `train`."""
+
+    run_dir: str
+    model: Model
+    data: PreparedSet
+    splits: tuple[str, str]
+    buckets: Buckets
+    batch_size: int
+    accumulate: int
+    num_steps: int
+    optimizer: OptimizerConfig
+    seed: int
+    layout: Layout
+    remat: str
+    guards: Guards
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the parameters besides the model, for train.json."""
+        examples = self.data.split(self.splits[0])
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "accumulate": self.accumulate,
+            "buckets": self.buckets.boundaries,
+            # The schedule of batches is a function of this table; other texts hardly have all the same lengths.
+            "data": {
+                "split": self.splits[0],
+                "num_examples": len(examples),
+                "lengths_sha256": hashlib.sha256(np.ascontiguousarray(examples.lengths)).hexdigest(),
+            },
+            "num_steps": self.num_steps,
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "skip_non_finite": self.guards.skip_non_finite,
+        }
+
+
+class Loop:
+    """Trains a run from one state to its last step, or to where it is told to stop."""
+
+    def __init__(
+        self,
+        run: Run,
+        cadence: Cadence,
+        mesh: Mesh,
+        checkpointer: Checkpointer,
+        writer: MetricWriter,
+        activity: Activity,
+        preemption: Preemption,
+    ):
+        """Nothing is read or computed yet; all arguments are open."""
+        self._run, self._cadence, self._mesh = run, cadence, mesh
+        self._checkpointer, self._writer, self._activity = checkpointer, writer, activity
+        self._preemption = preemption
+        self._evaluator = None
+        if cadence.evaluate:
+            rules = run.layout.rules
+            self._evaluator = Evaluator(run.model, run.data, run.splits[1], run.buckets, run.batch_size, mesh, rules)
+        self._loss = _loss_name(run)
+
+    def __call__(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
+        """Trains `state` with the step of `make_train_step` and returns the last one.
+
+        Raises:
+          PadirError: a number that is not finite; what is said of it names the step and its batch.
+          Preempted: told to stop; the state is saved.
+        """
+        try:
+            return self._train(state, step_fn, devices)
+        except NonFiniteError as error:
+            raise self._explained(error) from None
+
+    def _train(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
+        run, cadence = self._run, self._cadence
+        self._activity.step = step = int(state.step)
+        if step and self._evaluator is not None and _due(step, cadence.evaluate):
+            self._make_up_for_evaluation(state, step)
+        clock, batches = SaveClock(cadence.checkpoint_minutes), self._batches(step)
+        steps, window = CompiledSteps(step_fn, self._activity), MetricWindow(self._activity, devices)
+        bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
+        with bar:
+            for batch in self._activity.each(batches):
+                features = sharding.place_batch(model_features(batch), self._mesh)
+                state, metrics = steps(state, features)
+                step += 1
+                window.add(metrics, features)
+                bar.update(1)
+                log, evaluate, checkpoint = (
+                    step == run.num_steps or _due(step, every)
+                    for every in (cadence.log, cadence.evaluate, cadence.checkpoint)
+                )
+                evaluate = evaluate and self._evaluator is not None
+                checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
+                if self._preemption.after_step() and (step < run.num_steps or evaluate):
+                    # First what the steps since the last interval came to: it says whether they are worth saving.
+                    self._stop(state, step, window.finish())
+                # An interval ends whenever the loop is about to do something else: that is never timed as training.
+                if log or evaluate or checkpoint:
+                    written = window.finish()
+                    bar.set_postfix(loss=f"{written.get('train/loss', math.nan):.3f}")
+                    if evaluate:
+                        if (measured := self._evaluated(state)) is None:
+                            self._stop(state, step, written)
+                        written |= measured
+                    self._writer.write(step, written)
+                    if checkpoint:
+                        self._save(state, written.get(self._loss) if cadence.keep_best else None)
+                        clock.restart()
+                    window.start()
+        self._say_the_end(step, written)
+        return state
+
+    def finish(self, state: TrainState) -> TrainState:
+        """Of a state that is the run's last: evaluates it, where that is still to be done, and returns it.
+
+        Raises:
+          Preempted: told to stop meanwhile; the checkpoint is still there.
+        """
+        self._activity.step = step = int(state.step)
+        self._say_the_end(step, self._make_up_for_evaluation(state, step))
+        return state
+
+    def _say_the_end(self, step: int, written: dict[str, float]) -> None:
+        say(f"trained to step {step}: {_summary(written)}")
+        if self._cadence.keep_best:
+            say(f"best checkpoint: step {self._checkpointer.best_step()}")
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        """The batches from `step` on; says what an epoch leaves out."""
+        run = self._run
+        examples = run.data.split(run.splits[0])
+        if left := len(examples) % run.batch_size:
+            say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, others every time")
+        return train_batches(
+            examples,
+            buckets=run.buckets,
+            batch_size=run.batch_size,
+            seed=run.seed,
+            start_step=step,
+            num_steps=run.num_steps - step,
+            share=sharding.row_share(self._mesh),
+        )
+
+    def _evaluated(self, state: TrainState) -> dict[str, float] | None:
+        """Metrics of the validation split; None if told to stop meanwhile."""
+        with self._activity.doing(EVALUATE):
+            return self._evaluator(state.params, self._preemption.after_step)
+
+    def _make_up_for_evaluation(self, state: TrainState, step: int) -> dict[str, float]:
+        """Evaluates a restored state that no session has: told to stop before it did, or not asked to at that time."""
+        measured: dict[str, float] | None = {}
+        known, loss = _recorded_loss(self._run, step)
+        if not known:
+            measured = self._evaluated(state)
+            if measured is None:
+                raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
+            loss = measured[self._loss]
+        if self._cadence.keep_best:
+            self._checkpointer.add_loss(loss)
+        if measured:
+            self._writer.write(step, measured)
+        return measured
+
+    def _save(self, state: TrainState, loss: float | None) -> None:
+        """Saves a state that is worth it; raises NonFiniteError for another."""
+        with self._activity.doing(SAVE):
+            check_state(state)
+            self._checkpointer.save(state, loss)
+
+    def _stop(self, state: TrainState, step: int, written: dict[str, float]) -> NoReturn:
+        """Ends the session at `step`, with what was measured since the last interval."""
+        self._writer.write(step, written)
+        self._save(state, None)
+        raise Preempted(f"{self._run.run_dir}: told to stop; saved at step {step} of {self._run.num_steps}")
+
+    def _explained(self, error: NonFiniteError) -> PadirError:
+        """What the user is told: which batch it was, and what can be gone back to."""
+        run = self._run
+        split = run.data.split(run.splits[0])
+        order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
+        rows = rows_of_step(split, **order, step=error.step - 1)
+        last = self._checkpointer.latest_step()
+        return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
+
+
+def _loss_name(run: Run) -> str:
+    """What the loss in evaluation is called in metrics.jsonl."""
+    return f"{run.splits[1]}/loss"
+
+
+def _recorded_loss(run: Run, step: int) -> tuple[bool, float]:
+    """Whether a step was evaluated and, in the first process, its loss; every process must ask."""
+    loss = None
+
+    @first_process
+    def read_the_record() -> None:
+        nonlocal loss
+        loss = recorded(Path(run.run_dir) / METRICS_FOLDER, _loss_name(run), step)
+
+    read_the_record()
+    return first_decides(loss is not None), math.nan if loss is None else loss
+
+
+def lacks_evaluation(run: Run, cadence: Cadence) -> bool:
+    """Whether a run that has come to its last step has yet to be evaluated; every process must ask."""
+    return cadence.evaluate > 0 and not _recorded_loss(run, run.num_steps)[0]
+
+
+def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:
+    """The devices of the mesh and their peak, as given or as known."""
+    known = peak_flops(mesh.devices.flat[0].device_kind)
+    return Devices(mesh.size, known if peak_teraflops is None else 1e12 * peak_teraflops, model.training_flops)
+
+
+def _summary(written: dict[str, float]) -> str:
+    """The last line of a run: losses of the final interval and of the final evaluation."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,85 @@
+"""`benchmarks/train_step.py` on tiny models: what it measures is what it says."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+from padir.benchmark.measure import Timing
+from padir.models.padir import PadirModel
+
+TINY = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5}
+
+
+@pytest.fixture(scope="module")
+def script(load_script):
+    return load_script("train_step")
+
+
+def test_the_models_are_the_papers(script):
+    built = script.models(512, 6, 32_000, 32, 32)
+    assert {name: model.parameter_count() for name, model in built.items()} == {
+        "AR": 60_506_624,
+        "PaDIR, 1 stage": 66_997_760,
+        "PaDIR, 2 stages": 66_997_760,
+    }
+    assert [built[name].decoder_passes for name in built] == [1, 1, 2]
+
+
+def test_a_call_is_an_update(script):
+    """The loss of the one batch falls call by call, and all its tokens count."""
+    model = script.models(**TINY)["AR"]
+    updates = script.Updates(model, script.random_batch(4, 6, 5, 100))
+    found = [updates() for _ in range(3)]
+    assert [row["tokens"] for row in found] == [4 * (6 + 5)] * 3
+    assert np.diff([row["learning_rate"] for row in found]) == pytest.approx([(3e-3 - 1e-5) / 10_000] * 2, rel=1e-3)
+    assert all(np.isfinite(row["loss"]) for row in found)
+    assert updates.compile_seconds > 0 and updates.xla_flops > model.training_flops(4, 6, 5)
+
+
+def test_products_by_hand(script):
+    network = script.models(**TINY)["AR"].network
+    products = script.plain_products(8, network)
+    assert len(products) == 6
+    for name, (run, flop) in products.items():
+        assert flop == 2 * 8 * 64 * (256 if name.startswith("feed-forward") else network.vocab_size)
+        run(None)
+
+
+def test_figures_by_hand(script):
+    """A median of 500 ms: 2 x (6 + 5) tokens in half a second, and the operations in it of a machine of 10 GFLOP/s."""
+
+    class Updates:
+        model = PadirModel(script.TokenIds(100), script.models(**TINY)["PaDIR, 1 stage"].network, 6, 5, num_stages=2)
+        compile_seconds, xla_flops = 3.0, 4e9
+
+    timing = Timing(np.array([400.0, 500.0, 900.0]), np.zeros(3, int))
+    row = script.describe(Updates, timing, 10.0, {"batch": 2, "source": 6, "target": 5})
+    flop = Updates.model.training_flops(2, 6, 5)
+    assert row["tokens_per_second"] == pytest.approx(44)
+    assert row["gflop"] == flop / 1e9 and row["xla_gflop"] == 4.0
+    assert row["gflops_per_second"] == pytest.approx(2 * flop / 1e9)
+    assert row["of_machine"] == pytest.approx(2 * flop / 1e10)
+    assert script._against_t5x("AR", timing) == {"t5x_ms": 1586.0, "speed_up_over_t5x": pytest.approx(3.172)}
+    assert script._against_t5x("PaDIR, 1 stage", timing) == {}
+
+
+def test_each_model_has_its_own_figures_beside_plain_products(script, monkeypatch):
+    alive = weakref.WeakSet()
+
+    class Updates(script.Updates):
+        def __init__(self, *arguments):
+            assert not alive, "in a run there is only one"
+            super().__init__(*arguments)
+            alive.add(self)
+
+    monkeypatch.setattr(script, "Updates", Updates)
+    sizes = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5, "batch": 2}
+    result = script.measure(repeats=2, **sizes)
+    lines = script.table(result).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| AR", "| PaDIR, 1 stage", "| PaDIR, 2 stages"]
+    assert all(line.count("|") == 13 for line in lines)
+    for row in result["systems"].values():
+        assert row["step_ms"]["n"] == 2 and len(row["machine_gflops_per_second"]) == 6
+        fastest = max(row["machine_gflops_per_second"].values())
+        assert row["of_machine"] == pytest.approx(row["gflops_per_second"] / fastest)

@@ -1,0 +1,199 @@
+"""Every gin file parses, says first what it claims, and resolves to the objects that it names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gin as gin_config
+from padir.cli import config
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskLinear
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.padir import PadirModel
+from padir.types import TokenIds
+
+FOLDER = config.gin_folder()
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin"))
+RUNS = [name for name in FILES if name.startswith("runs/") and re.search(r"(_ar|_padir)\.gin$", name)]
+DECODES = [name for name in FILES if name.startswith("decode/")]
+
+
+def supply(names):
+    """Bindings for whatever a file leaves REQUIRED."""
+    return [f"{name}='supplied'" for name in names]
+
+
+def left_required():
+    return [name for name, value in config._statements().items() if value == "%gin.REQUIRED"]
+
+
+def test_there_are_files():
+    assert len(FILES) > 15 and RUNS and DECODES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_opens_with_what_it_claims(name):
+    first = (FOLDER / name).read_text(encoding="utf-8").splitlines()[0]
+    assert re.match(r"# .{20,}", first), f"{name} begins with {first!r}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_parses_with_its_required_names_supplied(name):
+    # Fragments that go on top of a size need one: they say so in their first lines.
+    files = ["models/tiny.gin", name] if "MAX_LENGTH" in (FOLDER / name).read_text() else [name]
+    config.parse(files, [])
+    config.parse(files, supply(left_required()))
+    assert left_required() == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_names_everything_that_training_needs(name):
+    config.parse([name], [])
+    missing = config.required("train")
+    assert "RUN_DIR" in missing and "DATA_DIR" in missing
+    config.parse([name], supply(missing))
+    assert config.required("train") == []
+    values = {
+        parameter: gin_config.query_parameter(f"train.{parameter}")
+        for parameter in ("num_steps", "batch_size", "buckets")
+    }
+    assert values["num_steps"] > values["batch_size"] > 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_runs_model_is_built(name):
+    config.parse([name], [])
+    config.parse([name], supply(left_required()))
+    reference = gin_config.query_parameter("train.model")
+    model = reference.scoped_configurable_fn(TokenIds(390))
+    kind = AutoregressiveModel if name.endswith("_ar.gin") else PadirModel
+    assert type(model) is kind
+    assert model.network.causal is (kind is AutoregressiveModel)
+    buckets = gin_config.query_parameter("train.buckets")
+    assert buckets == tuple(sorted(buckets)) and buckets[-1] == model.max_source_length == model.max_target_length
+    for parameter in ("train.optimizer", "train.cadence"):
+        gin_config.query_parameter(parameter).scoped_configurable_fn()
+    optimizer = gin_config.query_parameter("train.optimizer").scoped_configurable_fn()
+    num_steps = gin_config.query_parameter("train.num_steps")
+    assert float(optimizer.schedule(num_steps)(optimizer.warmup_steps)) == pytest.approx(optimizer.peak_learning_rate)
+
+
+PAIRS = {"wmt14": ("de", "en"), "wmt16": ("ro", "en"), "wmt17": ("zh", "en")}
+WMT = [f"{name}_{'_'.join(pair[::way])}" for name, pair in PAIRS.items() for way in (1, -1)]
+
+
+@pytest.mark.parametrize("direction", WMT)
+@pytest.mark.parametrize("kind", ["ar", "padir"])
+def test_the_papers_runs_have_its_settings(direction, kind):
+    """Section 4.2.3, and the task that the file's name says."""
+    config.parse([f"runs/{direction}_{kind}.gin"], ["DATA_DIR='x'", "RUN_DIR='y'"])
+    values = {name: gin_config.query_parameter(f"train.{name}") for name in ("num_steps", "batch_size", "buckets")}
+    assert (values["num_steps"], values["batch_size"]) == (500_000, 2048)
+    task, settings = (gin_config.query_parameter(f"train.{of}").scoped_configurable_fn() for of in ("task", "settings"))
+    name, *languages = direction.split("_")
+    way = -1 if tuple(languages) != PAIRS[name] else 1
+    dataset = "_".join((name, *PAIRS[name]))
+    assert (task.module, task.name) == ("tasks.wmt", direction)
+    assert task.options == {"dataset": dataset, "reverse": way == -1, "data_dir": None}
+    assert (settings.num_pieces, settings.max_source_length, settings.max_target_length) == (32_000, 128, 128)
+    optimizer = gin_config.query_parameter("train.optimizer").scoped_configurable_fn()
+    rates = (optimizer.peak_learning_rate, optimizer.floor_learning_rate, optimizer.warmup_steps)
+    assert rates == (3e-3, 1e-5, 10_000)
+    model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(32_000))
+    assert model.network.dropout_rate == 0.1
+    assert model.parameter_count() == {"ar": 60_506_624, "padir": 66_997_760}[kind]
+    if kind == "padir":
+        assert (model.num_stages, model.corruption.keep_probability) == (2, 0.15)
+        noise = (model.corruption.min_noise_density, model.corruption.max_noise_density)
+        assert noise == (1.0, 1.0) and model.corruption.random_probability == 0.0
+
+
+def test_every_wmt_run_is_one_of_them():
+    assert {f"runs/{direction}_{kind}.gin" for direction in WMT for kind in ("ar", "padir")} == {
+        name for name in RUNS if name.startswith("runs/wmt")
+    }
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_a_decode_file_is_what_its_name_says(name):
+    config.parse([name], [])
+    decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
+    assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
+    kind, number = re.fullmatch(r"decode/([a-z_]+?)_?(\d*)\.gin", name).groups()
+    expected = {
+        # The paper's recipe, which is also the default.
+        "padir": lambda: Refinement(num_steps=int(number)),
+        "mask_predict": lambda: Refinement(
+            num_steps=int(number), remask=RemaskLinear(), rewrite_only_remasked=True, drop_repeats=False
+        ),
+        "ar_greedy": Autoregressive,
+        "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
+    }
+    assert decode == expected[kind]()
+
+
+@pytest.mark.parametrize("extra, count", [([], 66_997_760), (["models/autoregressive.gin"], 60_506_624)])
+def test_the_papers_sizes(extra, count):
+    config.parse(["models/paper_base.gin", *extra], [])
+    model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(32_000))
+    assert model.parameter_count() == count
+
+
+def test_the_cpu_preset_goes_on_top_of_either_run():
+    for kind in ("ar", "padir"):
+        config.parse([f"runs/tatoeba_de_en_{kind}.gin", "runs/preset_cpu.gin"], [])
+        config.parse([f"runs/tatoeba_de_en_{kind}.gin", "runs/preset_cpu.gin"], supply(left_required()))
+        assert gin_config.query_parameter("train.batch_size") == 128
+        model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(2000))
+        assert (model.network.embed_dim, model.network.num_decoder_layers) == (128, 3)
+
+
+def benchmarked():
+    """The systems that a benchmark's gin file names."""
+    return [reference.scoped_configurable_fn() for reference in gin_config.query_parameter("SYSTEMS/macro.value")]
+
+
+def test_benchmarks_of_trained_systems():
+    config.parse(["bench/trained.gin"], ["AR_DIR='a'", "PADIR_DIR='p'", "DATA_DIR='d'"])
+    assert [system.run_dir for system in benchmarked()] == ["a", "p", "p", "p", "p"]
+    assert [system.decode and system.decode.num_steps for system in benchmarked()] == [None, 1, 2, 4, 10]
+
+
+def test_benchmarks_at_paper_size():
+    """The three models have their published sizes, and each line decodes as its name says."""
+    config.parse(["bench/paper.gin", "bench/fixed_32.gin"], [])
+    systems = benchmarked()
+    sizes = {"AR": 60_506_624, "AR 12-1": 58_407_936, "PaDIR": 66_997_760}
+    for system in systems:
+        kind = re.match(r"AR 12-1|AR|PaDIR|mask-predict", system.name)[0]
+        model = system.model(TokenIds(32_000))
+        assert model.parameter_count() == sizes[kind.replace("mask-predict", "PaDIR")], system.name
+        rounded = re.search(r", (int8|bfloat16)$", system.name)
+        assert system.compute_type == (rounded and rounded[1])
+        if isinstance(system.decode, Refinement):
+            found = re.search(r"(\d+) steps?", system.name)
+            assert system.decode.num_steps == int(found[1])
+            assert system.decode.num_hypotheses == (5 if "5 hypotheses" in system.name else 1)
+            assert (system.decode.candidates is not None) == ("candidates" in system.name)
+            assert (system.decode.keep_hypotheses == 1) == ("kept" in system.name)
+            assert system.decode.shared_candidates == ("shared" in system.name)
+            assert (system.decode.active_positions == 8) == ("8 active" in system.name)
+        else:
+            assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)
+            assert system.decode.max_length(32, 128) == 32
+    assert len(systems) == 34 and len({system.name for system in systems}) == 34
+
+
+def test_the_demo_is_complete():
+    config.parse(["runs/demo.gin"], [])
+    demo = gin_config.query_parameter("demo.config").scoped_configurable_fn()
+    assert demo.buckets[-1] == demo.max_length
+    assert demo.refinement_steps == (1, 2, 4, 10)
+    assert config.required("demo") == []
+
+
+def test_no_package_shadows_gin():
+    assert not list(Path(FOLDER).rglob("__init__.py"))

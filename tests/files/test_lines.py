@@ -1,0 +1,122 @@
+"""Lines in and out: pauses, broken files, what a failed job keeps."""
+
+import gzip
+import io
+import os
+
+import pytest
+
+from padir.errors import PadirError
+from padir.files import lines as line_files
+from padir.files.lines import Line, check_inputs, chunked, count_lines, lines_of_all, writing
+
+
+def read_chunks(inputs, size):
+    return chunked(lines_of_all(inputs), size)
+
+
+def numbered(name, *lines, first=1):
+    return [Line(name, number, raw) for number, raw in enumerate(lines, first)]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three lines with a byte order mark, Windows line ends and no last line end; two lines, compressed; nothing."""
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\r\n\r\nthree")
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"\xef\xbb\xbffour\n\xff\n"))
+    (tmp_path / "empty").write_bytes(b"")
+    return [str(tmp_path / name) for name in ("a", "empty", "b.gz")]
+
+
+def test_lines_of_all_files_by_chunk(files):
+    first, second = numbered(files[0], b"one", b"", b"three"), numbered(files[2], b"four", b"\xff")
+    assert list(read_chunks(files, 2)) == [first[:2], [first[2], second[0]], second[1:]]
+    assert list(read_chunks(files, 5)) == list(read_chunks(files, 9)) == [first + second]
+    assert list(read_chunks([], 5)) == list(read_chunks(files[1:2], 5)) == []
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    """Returns the writing end of what is read as standard input."""
+    reading, end = os.pipe()
+    arriving = line_files._arriving
+    monkeypatch.setattr(line_files, "_arriving", lambda descriptor: arriving(reading))
+    yield end
+    os.close(reading)
+
+
+def test_standard_input_is_answered_when_it_pauses(pipe):
+    """Nothing is closed while answers are awaited: a reader that wanted more would wait for ever."""
+    chunks = read_chunks(["-"], 3)
+    os.write(pipe, b"one\ntw")
+    assert next(chunks) == numbered("-", b"one")
+    os.write(pipe, b"o\r\n")
+    assert next(chunks) == numbered("-", b"two", first=2)
+    # Faster than it pauses: full chunks, then the rest.
+    os.write(pipe, b"3\n4\n5\n6\n7\n")
+    assert [next(chunks) for _ in range(2)] == [
+        numbered("-", b"3", b"4", b"5", first=3),
+        numbered("-", b"6", b"7", first=6),
+    ]
+    os.write(pipe, b"8\n9")
+    os.close(pipe)
+    assert [line.raw for chunk in chunks for line in chunk] == [b"8", b"9"]
+
+
+def test_the_number_of_lines(files, tmp_path):
+    assert count_lines(files) == 5
+    assert count_lines(files[:1]) == 3
+    assert count_lines([]) == 0
+    assert count_lines([files[0], "-"]) is None
+    (tmp_path / "b.gz").write_bytes((tmp_path / "b.gz").read_bytes()[:-6])
+    assert count_lines(files) is None
+
+
+def test_a_damaged_file_is_named_with_its_last_good_line(files, tmp_path):
+    (tmp_path / "b.gz").write_bytes(b"not gzip")
+    with pytest.raises(PadirError, match=r"b\.gz: cannot be read after line 0: "):
+        list(read_chunks(files, 2))
+
+
+def test_inputs_must_exist(files, tmp_path):
+    check_inputs([*files, "-"])
+    for missing in (str(tmp_path / "none"), str(tmp_path)):
+        with pytest.raises(PadirError, match=rf"^{missing}: no such input file$"):
+            check_inputs([*files, missing])
+
+
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "out"
+    with writing(str(path)) as stream:
+        stream.write("Tür\n")
+        assert not path.exists()
+    assert path.read_bytes() == "Tür\n".encode()
+    assert [found.name for found in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("error", [PadirError, KeyboardInterrupt])
+def test_what_is_done_is_kept_when_the_rest_fails(tmp_path, capsys, error):
+    path = tmp_path / "out"
+    path.write_text("of an earlier job")
+    with pytest.raises(error), writing(str(path)) as stream:
+        stream.write("Tür\n")
+        raise error("stop")
+    assert path.read_text() == "of an earlier job"
+    assert (tmp_path / "out.partial").read_bytes() == "Tür\n".encode()
+    assert capsys.readouterr().err == f"{path}: not finished; what is done so far is kept in {path}.partial\n"
+
+
+def test_nothing_done_leaves_nothing(tmp_path, capsys):
+    with pytest.raises(PadirError), writing(str(tmp_path / "out")):
+        raise PadirError("stop")
+    assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().err == ""
+
+
+def test_standard_output_is_utf8_whatever_the_locale(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    with writing("-") as stream:
+        stream.write("Tür „zu“\n")
+        stream.flush()
+    assert raw.getvalue() == "Tür „zu“\n".encode()

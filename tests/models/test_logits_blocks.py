@@ -1,0 +1,79 @@
+"""Logits of all tokens for some positions at a time against those of all positions at once."""
+
+import dataclasses
+
+import jax
+import pytest
+import tiny_models
+from tiny_models import assert_same
+
+from padir.decoding import shortcuts
+from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskLinear
+from padir.decoding.replacement import ReplaceWithSummedLogits
+from padir.decoding.sampling import Sampling
+from padir.decoding.stopping import StopNever
+from padir.errors import PadirError
+from padir.models.padir import PadirModel
+from padir.nn.network import NetworkConfig
+from padir.types import TokenIds
+
+LONGEST = 14
+MODEL = PadirModel(TokenIds(num_pieces=40), NetworkConfig(**tiny_models.SIZES), 16, LONGEST)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return tiny_models.sharpen(MODEL.init(4))
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return tiny_models.rows(6, 7, ids=MODEL.ids)
+
+
+def decode(params, sources, config):
+    return jax.jit(MODEL.decode, static_argnums=3)(params, sources, jax.random.key(0), config)
+
+
+@pytest.mark.parametrize("block", [1, 30, 64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"candidates": 3, "num_hypotheses": 3, "keep_hypotheses": 1, "active_positions": 4},
+        {"active_positions": 4},
+        {"remask": RemaskLinear(), "rewrite_only_remasked": True, "compact_rows": True},
+    ],
+    ids=["plain", "shortcuts", "active", "mask-predict"],
+)
+def test_logits_in_blocks_give_the_same_translations(params, sources, options, block, monkeypatch):
+    """6 sources of 14 positions: blocks of one row, of two, and of four with two rows to spare."""
+    plain = Refinement(num_steps=4, stop=StopNever(), target_buckets=(), **options)
+    expected = decode(params, sources, plain)
+    shapes = []
+    greedy = shortcuts.greedy
+    monkeypatch.setattr(shortcuts, "greedy", lambda logits: shapes.append(logits.shape[:2]) or greedy(logits))
+    found = decode(params, sources, dataclasses.replace(plain, logits_block=block))
+    assert_same(found, expected)
+    assert shapes and max(rows * length for rows, length in shapes) <= max(block, LONGEST)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"logits_block": None},
+        {"sampling": Sampling(temperature=1.0)},
+        {"replace": ReplaceWithSummedLogits()},
+        {"logits_callback": lambda logits, state: logits},
+    ],
+)
+def test_logits_that_something_reads_are_there_at_once(options):
+    assert shortcuts.in_blocks(Refinement(logits_block=8), 2, 5)
+    assert not shortcuts.in_blocks(Refinement(logits_block=8), 2, 4)
+    assert not shortcuts.in_blocks(Refinement(**{"logits_block": 8, **options}), 2, 5)
+
+
+def test_a_block_of_logits_is_a_whole_number():
+    with pytest.raises(PadirError, match=r"Refinement.logits_block: 0 is not None or a whole number of at least 1"):
+        Refinement(logits_block=0)

@@ -1,0 +1,655 @@
+"""Training end to end: metrics, kill and resume, what is refused, and starting from another run."""
+
+import dataclasses
+import gzip
+import itertools
+import json
+import math
+import re
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from padir.data import synthetic
+from padir.data.batching import Buckets, rows_of_step
+from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
+from padir.data.records import PreparedSet
+from padir.errors import PadirError, Preempted
+from padir.metrics.writers import read_metrics
+from padir.models.padir import PadirModel
+from padir.nn.layers import rebucketed
+from padir.runs.checkpoints import Checkpointer
+from padir.runs.directory import load_model, save_model
+from padir.runtime.preemption import Preemption
+from padir.runtime.sharding import make_mesh
+from padir.training import loop as training_loop
+from padir.training.guards import Guards
+from padir.training.optimizers import OptimizerConfig
+from padir.training.train import Cadence
+from padir.training.validation import Evaluator
+from padir.training.warm_start import start_from
+from padir.types import TokenIds
+
+TASK = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
+
+
+def digest_of(params):
+    """A few numbers that tell parameters apart to the last bit."""
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(jax.device_get(params))]
+
+
+def test_metrics_of_a_run(tiny):
+    lines = read_metrics(tiny.padir / "metrics" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
+    first, last = lines[0], lines[-1]
+    model_metrics = {
+        "loss",
+        "loss/length",
+        "loss/stage_1",
+        "loss/stage_2",
+        "token_accuracy/stage_1",
+        "token_accuracy/stage_2",
+        "length_accuracy",
+    }
+    loop_metrics = {"gradient_norm", "learning_rate", "tokens_per_second", "tokens_per_second_per_device"}
+    loop_metrics |= {f"{name}_seconds" for name in ("step", "data", "compute", "host", "compile")} | {"host_memory_mb"}
+    assert set(first) == {"step", *(f"train/{name}" for name in model_metrics | loop_metrics)}
+    assert set(last) - set(first) == {f"validation/{name}" for name in model_metrics}
+    assert "validation/loss" in lines[2]
+    # 400 ids: a uniform guess costs 6 nats.
+    assert last["train/loss/stage_1"] < first["train/loss/stage_1"] < 7
+    assert last["validation/loss/stage_2"] < math.log(300) - 1
+    assert last["train/token_accuracy/stage_1"] > first["train/token_accuracy/stage_1"]
+    schedule = OptimizerConfig(peak_learning_rate=0.1, warmup_steps=4).schedule(120)
+    for line in lines:
+        mean = np.mean([schedule(step) for step in range(line["step"] - 20, line["step"])])
+        assert line["train/learning_rate"] == pytest.approx(mean, rel=1e-4)
+        assert line["train/tokens_per_second"] == pytest.approx(8 * line["train/tokens_per_second_per_device"])
+        parts = sum(line[f"train/{name}_seconds"] for name in ("data", "compute", "host"))
+        assert line["train/step_seconds"] == pytest.approx(parts) and line["train/data_seconds"] > 0
+    # Both buckets are compiled in the first interval, and never again.
+    assert first["train/compile_seconds"] > 0
+    assert {line["train/compile_seconds"] for line in lines[1:]} == {0.0}
+
+
+def test_metrics_of_an_autoregressive_run(tiny):
+    last = read_metrics(tiny.ar / "metrics" / "metrics.jsonl")[-1]
+    assert last["train/loss"] == last["train/loss/stage_1"]
+    assert not [name for name in last if "length" in name or "stage_2" in name]
+    assert last["validation/token_accuracy/stage_1"] > 0.2
+
+
+def test_what_a_run_leaves(tiny):
+    files = {path.name for path in tiny.padir.iterdir()}
+    assert files == {"model.json", "train.json", "data.json", "vocabulary.model", "checkpoints", "metrics"}
+    assert [
+        int(path.name) for path in sorted((tiny.padir / "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
+    ] == [60, 120]
+    model, vocabulary = load_model(tiny.padir)
+    assert model == tiny.model()(TokenIds(300))
+    assert vocabulary.hash == PreparedSet.open(tiny.data).manifest.vocabulary_hash
+    assert list((tiny.padir / "metrics").glob("events.out.tfevents.*"))
+
+
+def test_a_finished_run_returns_at_once(tiny, monkeypatch, capfd):
+    monkeypatch.setattr("padir.training.train.make_train_step", lambda *arguments: pytest.fail("trains again"))
+    state = tiny.train(tiny.padir, num_steps=120, buckets=(16, 32))
+    assert int(state.step) == 120
+    with Checkpointer(tiny.padir, read_only=True) as checkpointer:
+        saved = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
+    assert digest_of(saved) == digest_of(state.params)
+    assert f"{tiny.padir}: finished before, at step 120 of 120" in capfd.readouterr().err
+
+
+_TRAIN = """
+import hashlib, json, os, signal, sys
+import jax, numpy as np
+from tiny_runs import Tiny
+from padir.training.intervals import MetricWindow
+from padir.training.train import Cadence
+tiny = Tiny({data!r}, None, None)
+add = MetricWindow.add
+seen = []
+def add_and_be_told(self, *given):
+    add(self, *given)
+    seen.append(given)
+    if len(seen) == 5:
+        os.kill(os.getpid(), signal.SIGTERM)
+def train(run_dir):
+    state = tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=0, checkpoint=4))
+    leaves = jax.tree.leaves(jax.device_get(state))
+    return hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+"""
+
+
+def test_a_run_told_to_stop_ends_as_if_it_never_had_been(tiny, run_python, tmp_path):
+    """SIGTERM, then the same command again: bit-identical, TensorFlow-free. (SIGKILL: test_train_killed.py)"""
+    prelude = _TRAIN.format(data=str(tiny.data))
+    told = run_python(prelude + "MetricWindow.add = add_and_be_told\ntrain(sys.argv[1])", tmp_path / "told")
+    assert f"Preempted: {tmp_path / 'told'}: told to stop; saved at step 5 of 12" in told.stderr.decode()
+    with Checkpointer(tmp_path / "told", read_only=True) as checkpointer:
+        assert checkpointer.latest_step() == 5, "no step may be lost"
+
+    done = run_python(
+        prelude
+        + "digests = [train(path) for path in sys.argv[1:]]\n"
+        + "found = sorted({'tensorflow', 'seqio', 'tensorflow_text', 'clu'} & set(sys.modules))\n"
+        + "print(json.dumps([digests, found]))",
+        tmp_path / "told",
+        tmp_path / "straight",
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (after_term, straight), tensorflow = json.loads(done.stdout.splitlines()[-1])
+    assert after_term == straight
+    assert tensorflow == []
+    lines = {name: read_metrics(tmp_path / name / "metrics" / "metrics.jsonl") for name in ("told", "straight")}
+    losses = {name: [(line["step"], line["train/loss"]) for line in rows] for name, rows in lines.items()}
+    assert [step for step, _ in losses["straight"]] == [2, 4, 6, 8, 10, 12]
+    # Where SIGTERM came an interval ends, and the next is as much shorter.
+    assert [step for step, _ in losses["told"]] == [2, 4, 5, 6, 8, 10, 12]
+    both = np.mean([loss for step, loss in losses["told"] if step in (5, 6)])
+    assert both == pytest.approx(dict(losses["straight"])[6], rel=1e-6)
+
+
+def test_a_second_signal_does_not_cut_the_last_save_short(tiny, run_python, tmp_path):
+    """As `local.sh` and Slurm send it, while the first one's checkpoint is still being written."""
+    told = run_python(
+        _TRAIN.format(data=str(tiny.data))
+        + "from padir.runs.checkpoints import Checkpointer\n"
+        + "close = Checkpointer.close\n"
+        + "Checkpointer.close = lambda self: (os.kill(os.getpid(), signal.SIGTERM), close(self))\n"
+        + "MetricWindow.add = add_and_be_told\ntrain(sys.argv[1])",
+        tmp_path / "run",
+    )
+    assert "told to stop; saved at step 5 of 12" in told.stderr.decode() and told.returncode == 1
+    with Checkpointer(tmp_path / "run", read_only=True) as checkpointer:
+        assert checkpointer.steps() == [4, 5]
+
+
+class TestToldToStopWhereItEvaluates:
+    """The save comes first, the evaluation is made up for: the record and the best are those of a run left alone."""
+
+    @staticmethod
+    def train(tiny, run_dir):
+        # Of three evaluations the second's checkpoint stays only as one of the best.
+        tiny.train(run_dir, "ar", cadence=Cadence(log=2, evaluate=4, checkpoint=0, keep=1, keep_best=2))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def straight(cls, tiny, tmp_path_factory):
+        run_dir = tmp_path_factory.mktemp("straight") / "run"
+        cls.train(tiny, run_dir)
+        return run_dir
+
+    @pytest.mark.parametrize(
+        ("asked", "saved"),
+        [(8, 8), (9, 8), (11, 9), (14, 12), (15, 12)],
+        ids=["at the step", "in evaluation", "a step later", "at the last step", "in the last evaluation"],
+    )
+    def test_the_run_ends_as_if_left_alone(self, tiny, straight, tmp_path, monkeypatch, asked, saved):
+        """`asked`: how often the loop asks until it is told, besides in the evaluation of step 4."""
+        run_dir, count = tmp_path / "run", itertools.count(1)
+        in_evaluation = len(PreparedSet.open(tiny.data).split("validation")) // 16
+        asked += in_evaluation
+        with monkeypatch.context() as patch, pytest.raises(Preempted, match=f"saved at step {saved} of 12"):
+            patch.setattr(Preemption, "after_step", lambda self: next(count) == asked)
+            self.train(tiny, run_dir)
+        self.train(tiny, run_dir)
+        found, expected = (validation_losses(path) for path in (run_dir, straight))
+        assert list(expected) == [4, 8, 12]
+        assert found == expected
+        kept = stored_losses(run_dir)
+        if saved == 12:
+            # Checkpoints are deleted in saving; there is no further one.
+            assert kept.pop(4) == found[4]
+        assert kept == stored_losses(straight) == {8: found[8], 12: found[12]}
+
+    def test_told_again_while_it_makes_up_for_one(self, tiny, straight, tmp_path, monkeypatch):
+        run_dir = tmp_path / "run"
+        in_evaluation = len(PreparedSet.open(tiny.data).split("validation")) // 16
+        for asked, message in ((8 + in_evaluation, "saved at step 8 of 12"), (1, "still at step 8 of 12")):
+            with monkeypatch.context() as patch, pytest.raises(Preempted, match=message):
+                answers = itertools.chain(itertools.repeat(False, asked - 1), itertools.repeat(True))
+                patch.setattr(Preemption, "after_step", lambda self, answers=answers: next(answers))
+                self.train(tiny, run_dir)
+        self.train(tiny, run_dir)
+        assert validation_losses(run_dir) == validation_losses(straight)
+        assert stored_losses(run_dir) == stored_losses(straight)
+
+    def test_keeping_the_best_may_begin_later(self, tiny, straight, tmp_path):
+        """What was evaluated before is not evaluated again."""
+        cadence = Cadence(log=2, evaluate=4, checkpoint=4)
+        tiny.train(tmp_path / "run", "ar", num_steps=8, cadence=cadence)
+        before = validation_losses(tmp_path / "run")
+        cadence = dataclasses.replace(cadence, keep_best=1)
+        tiny.train(tmp_path / "run", "ar", num_steps=9, cadence=cadence)
+        assert stored_losses(tmp_path / "run")[8] == before[8]
+        lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+        assert [line["step"] for line in lines] == [2, 4, 6, 8, 9]
+
+    def test_a_run_that_ended_unevaluated_is(self, tiny, tmp_path, capfd):
+        cadence = Cadence(log=2, evaluate=0, checkpoint=4)
+        for evaluate in (0, 4, 4):
+            tiny.train(tmp_path / "run", "ar", cadence=dataclasses.replace(cadence, evaluate=evaluate))
+        assert list(validation_losses(tmp_path / "run")) == [12]
+        assert capfd.readouterr().err.count("validation/loss") == 1
+        # One that was not a number was evaluated, too.
+        record = tmp_path / "run" / "metrics" / "metrics.jsonl"
+        record.write_text(re.sub(r'"validation/loss": [0-9.]+', '"validation/loss": null', record.read_text()))
+        tiny.train(tmp_path / "run", "ar", cadence=dataclasses.replace(cadence, evaluate=4))
+        tiny.train(tmp_path / "run", "ar", num_steps=16, cadence=dataclasses.replace(cadence, evaluate=4, keep_best=1))
+        assert list(validation_losses(tmp_path / "run")) == [12, 16]
+
+
+def stored_losses(run_dir):
+    """What the checkpoints of a run were given as their loss, by step; None where nothing was."""
+    files = {int(path.name): path / "metrics" / "metrics" for path in (run_dir / "checkpoints").glob("[0-9]*")}
+    return {step: json.loads(path.read_text())["loss"] if path.exists() else None for step, path in files.items()}
+
+
+def validation_losses(run_dir):
+    lines = read_metrics(run_dir / "metrics" / "metrics.jsonl")
+    return {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
+
+
+def test_a_stall_is_reported_wherever_it_comes(tiny, tmp_path, monkeypatch, capfd):
+    """In starting, in reading, and in the last save."""
+    batches, close, restore = training_loop.train_batches, Checkpointer.close, Checkpointer.restore_newest
+
+    def slow(function):
+        def slowly(*arguments, **options):
+            time.sleep(1.0)
+            return function(*arguments, **options)
+
+        return slowly
+
+    def slow_batches(*arguments, **options):
+        for number, batch in enumerate(batches(*arguments, **options)):
+            time.sleep(1.0 if number == 1 else 0.0)
+            yield batch
+
+    monkeypatch.setattr(training_loop, "train_batches", slow_batches)
+    monkeypatch.setattr(Checkpointer, "close", slow(close))
+    monkeypatch.setattr(Checkpointer, "restore_newest", slow(restore))
+    tiny.train(tmp_path / "run", "ar", guards=Guards(stall_seconds=0.5))
+    said = capfd.readouterr().err
+    for after, what in ((0, "is starting"), (1, "waits for the next batch"), (12, "waits for a checkpoint")):
+        assert re.search(rf"process 0: after step {after}, for \d+ s by now, training {what}", said), said
+
+
+def test_what_an_epoch_leaves_out_is_said(tiny, tmp_path, capfd):
+    """524 examples in batches of 16."""
+    tiny.train(tmp_path / "run", "ar")
+    assert "train: each epoch leaves out 12 of 524 examples, others every time\n" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_steps": 0}, r"train\.num_steps: 0 is not a whole number of at least 1"),
+        ({"batch_size": 12.5}, r"train\.batch_size: 12\.5 is not a whole number of at least 1"),
+        ({"batch_size": 12}, "batch_size 12 does not divide evenly over 8 devices"),
+        ({"buckets": (64,)}, r"train\.buckets: 64 is longer than the model allows \(32\)"),
+        ({"model": lambda ids: PadirModel(ids, num_stages=0)}, r"PadirModel\.num_stages: 0 is not a whole number"),
+        ({"optimizer": OptimizerConfig(warmup_steps=12)}, r"OptimizerConfig\.warmup_steps: 12 must be below"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_what_is_wrong_is_said_before_anything_is_prepared(tiny, tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr("padir.training.train.prepare_in_process", None)
+    task = TaskConfig("tasks.synthetic", "synthetic", {"num_train": 10})
+    with pytest.raises(PadirError, match=message):
+        tiny.train(tmp_path / "run", **{"data_dir": str(tmp_path / "data"), "task": task} | changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_prepares_a_missing_set_in_a_process_of_its_own(run_python, tmp_path):
+    """`padir train` on line-aligned files, one of them compressed; the training process never loads TensorFlow."""
+    for split, count in (("train", 300), ("validation", 20)):
+        pairs = list(synthetic.generate(count, seed=split, ambiguity=0.0))
+        (tmp_path / f"{split}.en").write_text("".join(f"{source}\n" for source, _ in pairs), encoding="utf-8")
+        text = "".join(f"{target}\n" for _, target in pairs).encode()
+        (tmp_path / f"{split}.de.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "run.gin").write_text(
+        "# Text files.\n"
+        "include 'models/tiny.gin'\n"
+        "include 'runs/base.gin'\n"
+        "TaskConfig.module = 'tasks.text_files'\n"
+        "TaskConfig.name = 'mine'\n"
+        f"TaskConfig.options = {{'folder': '{tmp_path}', 'train': ('train.en', 'train.de.gz'),"
+        " 'validation': ('validation.en', 'validation.de.gz')}\n"
+        "PrepareSettings.num_pieces = 200\n"
+        "MAX_LENGTH = 24\n"
+        "NetworkConfig.embed_dim = 16\n"
+        "NetworkConfig.num_encoder_layers = 1\n"
+        "NetworkConfig.num_decoder_layers = 1\n"
+        "OptimizerConfig.warmup_steps = 1\n"
+        "train.num_steps = 2\n"
+        "train.batch_size = 4\n"
+        "train.buckets = (24,)\n"
+    )
+    code = (
+        "import sys\nfrom padir.cli import main as cli\n"
+        "status = cli.main(['train', '--gin_file=run.gin', '--gin.DATA_DIR=\"data\"', '--run_dir=run'])\n"
+        "assert not {'tensorflow', 'seqio'} & set(sys.modules)\n"
+        "sys.exit(status)"
+    )
+    done = run_python(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "data: nothing prepared there yet; preparing task mine" in done.stderr.decode()
+    manifest = Manifest.load(tmp_path / "data")
+    assert (manifest.task.module, manifest.task.name, manifest.num_pieces) == ("tasks.text_files", "mine", 200)
+    train = manifest.splits["train"]
+    assert train.num_examples + train.dropped == 300
+    assert train.num_examples > 30 and train.dropped > 30
+    (line,) = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    assert line["step"] == 2 and line["validation/loss"] > 0
+    operative = (tmp_path / "run" / "train.gin").read_text()
+    assert re.search(r"^train\.num_steps = 2$", operative, re.MULTILINE)
+    assert re.search(r"^NetworkConfig\.embed_dim = 16$", operative, re.MULTILINE)
+
+
+def test_a_set_of_another_task(tiny, tmp_path):
+    def train(task):
+        with pytest.raises(PadirError) as raised:
+            tiny.train(tmp_path / "run", task=task, settings=PrepareSettings(num_pieces=300))
+        assert not (tmp_path / "run").exists()
+        return str(raised.value).removeprefix(f"{tiny.data}: ")
+
+    remedy = "; choose another data_dir, or delete this one"
+    assert train(TaskConfig("tasks.synthetic", "other", TASK)) == (
+        f"prepared with task name='tiny', now asked for 'other'{remedy}"
+    )
+    assert train(TaskConfig("tasks.text_files", "tiny", TASK)) == (
+        f"prepared with task module='tasks.synthetic', now asked for 'tasks.text_files'{remedy}"
+    )
+    assert "task option ambiguity=0.5, now asked for 0.25" in train(
+        TaskConfig("tasks.synthetic", "tiny", TASK | {"ambiguity": 0.25})
+    )
+    # The same task, prepared in another way.
+    assert train(TaskConfig("tasks.synthetic", "tiny", TASK)) == (
+        f"prepared with max_source_length=32, now asked for 256{remedy}"
+    )
+
+
+def test_no_set_and_no_task(tiny, tmp_path):
+    with pytest.raises(PadirError, match="no prepared data set here .* build it with `padir prepare`"):
+        tiny.train(tmp_path / "run", data_dir=str(tmp_path / "nothing"))
+
+
+def test_a_bucket_longer_than_the_model(tiny, tmp_path):
+    message = r"train\.buckets: 40 is longer than the model allows \(32\); drop that bucket"
+    with pytest.raises(PadirError, match=message):
+        tiny.train(tmp_path / "run", buckets=(16, 40))
+
+
+def test_buckets_too_short_for_the_data(tiny, tmp_path):
+    with pytest.raises(PadirError, match=r"longer than the largest bucket \(16, 16\); the longest source has"):
+        tiny.train(tmp_path / "run", buckets=(8, 16))
+
+
+def test_a_batch_that_devices_cannot_share(tiny, tmp_path):
+    with pytest.raises(PadirError, match="batch_size 12 does not divide evenly over 8 devices: choose a multiple of 8"):
+        tiny.train(tmp_path / "run", batch_size=12)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_configuration(tiny):
+    with pytest.raises(PadirError, match=r"another configuration \(model\.network\.mlp_dim: 64 there, 48 now\)"):
+        tiny.train(tiny.padir, model=tiny.model(mlp_dim=48))
+
+
+OTHER_SETTINGS = {
+    "seed": ({"seed": 1}, "seed: 0 there, 1 now"),
+    "batch size": ({"batch_size": 32}, "batch_size: 16 there, 32 now"),
+    "buckets": ({"buckets": (32,)}, "buckets: [[16, 16], [32, 32]] there, [[32, 32]] now"),
+    "data": ({"train_split": "test"}, "data.split: 'train' there, 'test' now"),
+}
+
+
+@pytest.mark.parametrize("changes, difference", OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
+def test_what_would_break_a_run_in_two_is_refused(tiny, changes, difference):
+    """Also where the run is finished: its parameters are not those that were asked for."""
+    before = (tiny.padir / "train.json").read_bytes()
+    for num_steps in (120, 200):
+        with pytest.raises(PadirError) as raised:
+            tiny.train(tiny.padir, **{"num_steps": num_steps, "buckets": (16, 32)} | changes)
+        message = str(raised.value)
+        assert message.startswith(f"{tiny.padir}: was trained to step 120 with other settings (")
+        assert difference in message and "num_steps" not in message
+    assert (tiny.padir / "train.json").read_bytes() == before
+
+
+def test_a_prolonged_run_says_so_and_keeps_it(tiny, tmp_path, capfd):
+    tiny.train(tmp_path / "run", "ar", num_steps=6)
+    slower = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=4)
+    assert int(tiny.train(tmp_path / "run", "ar", num_steps=8, optimizer=slower).step) == 8
+    said = "num_steps: 6 there, 8 now; optimizer.peak_learning_rate: 0.1 there, 0.05 now"
+    meaning = "(the learning rate of later steps follows the new schedule): the result is not that of a run which had"
+    assert f"{tmp_path / 'run'}: changed from step 6 on: {said} {meaning} " in capfd.readouterr().err
+    record = json.loads((tmp_path / "run" / "train.json").read_text())
+    assert (record["settings"]["num_steps"], record["settings"]["optimizer"]["peak_learning_rate"]) == (8, 0.05)
+    (change,) = record["changes"]
+    assert (change["step"], change["was"]["num_steps"]) == (6, 6)
+    assert change["was"]["optimizer"]["peak_learning_rate"] == 0.1
+    # The learning rates are the new schedule's.
+    last = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")[-1]
+    expected = np.mean([slower.schedule(8)(step) for step in (6, 7)])
+    assert last["train/learning_rate"] == pytest.approx(expected, rel=1e-4)
+    # Asked for fewer steps than it has, it is not trained, and stays what it is.
+    tiny.train(tmp_path / "run", "ar", num_steps=7)
+    assert json.loads((tmp_path / "run" / "train.json").read_text()) == record
+    assert "changed from" not in capfd.readouterr().err
+
+
+def test_a_missing_split(tiny, tmp_path):
+    with pytest.raises(PadirError, match="no split 'dev'; it has train, validation, test"):
+        tiny.train(tmp_path / "run", eval_split="dev", cadence=Cadence(log=4, evaluate=4, checkpoint=0))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
+    """The second update has an absurd learning rate, so the third has no gradient; its batch is named."""
+    reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
+    train = PreparedSet.open(tiny.data).split("train")
+    rows = rows_of_step(train, buckets=Buckets.square((32,)), batch_size=16, seed=0, step=2).tolist()
+    for every, last_good in ((0, None), (2, 2)):
+        run = tmp_path / f"run_{every}"
+        with pytest.raises(PadirError) as raised:
+            tiny.train(run, "ar", optimizer=reckless, cadence=Cadence(log=4, evaluate=0, checkpoint=every))
+        message = str(raised.value)
+        assert re.match(
+            rf"{run}: step 3: the training loss is \S+, the gradient norm (nan|inf); its batch was ", message
+        )
+        named = f"examples {', '.join(map(str, rows[:8]))}, … (16 in {run}/non_finite_step_3.json) of split train; "
+        saved = f"the last good checkpoint is of step {last_good}" if every else "no checkpoint was saved yet"
+        assert f"{named}{saved}. Lower OptimizerConfig.peak_learning_rate, lengthen its warm-up, or " in message
+        written = json.loads((run / "non_finite_step_3.json").read_text())
+        assert written["examples"] == rows and written["last_good_checkpoint"] == last_good
+        with Checkpointer(run, read_only=True) as checkpointer:
+            assert checkpointer.latest_step() == last_good
+
+
+def test_updates_that_are_not_finite_can_be_skipped(tiny, tmp_path, monkeypatch):
+    """Two of the first four are; of the next four all, and so on, which is the end of it at last."""
+    monkeypatch.setattr("padir.training.intervals.MOST_SKIPPED", 5)
+    reckless = OptimizerConfig(peak_learning_rate=1e30, warmup_steps=1)
+    with pytest.raises(PadirError, match="step 7: no update since step 3 had a finite loss and gr.* warm-up; then"):
+        tiny.train(tmp_path / "run", "ar", optimizer=reckless, guards=Guards(skip_non_finite=True))
+    (line,) = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    assert (line["step"], line["train/skipped"]) == (4, 2.0)
+    assert math.isfinite(line["train/loss"])
+    assert json.loads((tmp_path / "run" / "train.json").read_text())["settings"]["skip_non_finite"] is True
+
+
+def test_utilisation_of_a_given_peak(tiny, tmp_path):
+    """By hand: operations of an update of 16 x 32 x 32 tokens, over its seconds and 8 devices of 2 GFLOP/s."""
+    tiny.train(tmp_path / "run", "ar", num_steps=6, cadence=Cadence(2, 0, 0), peak_teraflops=0.002)
+    flops = tiny.model("ar")(TokenIds(300)).training_flops(16, 32, 32)
+    for line in read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl"):
+        assert line["train/mfu"] == pytest.approx(flops / line["train/step_seconds"] / (8 * 2e9))
+
+
+def evaluator(tiny, batch_size, model=None):
+    data = PreparedSet.open(tiny.data)
+    built = (model or tiny.model("ar"))(TokenIds(300))
+    return Evaluator(built, data, "validation", Buckets.square((16, 32)), batch_size, make_mesh())
+
+
+def test_validation_metrics_are_weighted_by_what_they_are_means_of(tiny, monkeypatch):
+    """By hand: a metric of tokens by target tokens, one of lengths by sentences."""
+    seen = []
+
+    def step(params, batch):
+        targets = np.asarray(batch["decoder_target_tokens"])
+        seen.append((targets.shape[1], int((targets != 0).sum()), int((targets[:, 0] != 0).sum())))
+        value = np.float32(targets.shape[1])
+        names = ("loss", "token_accuracy/stage_1", "loss/length", "length_accuracy")
+        return dict.fromkeys(names, value) | {"rows": np.int32(seen[-1][2])}
+
+    monkeypatch.setattr("padir.training.validation.make_eval_step", lambda *_: step)
+    found = evaluator(tiny, 8)({})
+    assert {length for length, _, _ in seen} == {16, 32} and len(seen) == 4
+    by_tokens = sum(length * tokens for length, tokens, _ in seen) / sum(tokens for _, tokens, _ in seen)
+    by_rows = sum(length * rows for length, _, rows in seen) / 32
+    assert found == {
+        "validation/loss": pytest.approx(by_tokens),
+        "validation/token_accuracy/stage_1": pytest.approx(by_tokens),
+        "validation/loss/length": pytest.approx(by_rows),
+        "validation/length_accuracy": pytest.approx(by_rows),
+    }
+    assert abs(by_tokens - by_rows) > 0.1
+
+
+def test_validation_metrics_do_not_depend_on_the_batch_size(tiny):
+    params = tiny.model("ar")(TokenIds(300)).init(3)
+    small, large = (evaluator(tiny, batch_size)(params) for batch_size in (8, 32))
+    assert small == {name: pytest.approx(value, rel=1e-5) for name, value in large.items()}
+
+
+@pytest.fixture
+def vocabulary(tiny):
+    return PreparedSet.open(tiny.data).vocabulary()
+
+
+@pytest.fixture
+def parallel(tiny):
+    """The network of a parallel model that fits the teacher."""
+    return tiny.model()(TokenIds(300)).network
+
+
+def test_starting_from_a_teacher(tiny, vocabulary, parallel, capfd):
+    """What both have is the teacher's, bit for bit; positional attention and the length head stay fresh.
+
+    Only the decoder's table of relative positions goes into other buckets.
+    """
+    fresh = tiny.model()(TokenIds(300)).init(1)
+    mesh = make_mesh()
+    begun = start_from(fresh, str(tiny.ar), vocabulary, mesh, network=parallel)
+    started = dict(jax.tree_util.tree_leaves_with_path(begun))
+    with Checkpointer(tiny.ar, read_only=True) as checkpointer:
+        abstract = jax.eval_shape(tiny.model("ar")(TokenIds(300)).init, 0)
+        teacher = dict(jax.tree_util.tree_leaves_with_path(checkpointer.restore_params(abstract, mesh)))
+    own = set()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fresh):
+        expected = teacher.get(path, leaf)
+        if "decoder/relpos_bias" in jax.tree_util.keystr(path, simple=True, separator="/"):
+            expected = rebucketed(expected, bidirectional=True)
+        np.testing.assert_array_equal(started[path], expected)
+        if path not in teacher:
+            own.add(jax.tree_util.keystr(path, simple=True, separator="/"))
+    assert own == {
+        "length_predictor/length_embed/embedding",
+        "network/decoder/abs_pos_embed/embedding",
+        "network/decoder/layers/0/pre_positional_attention_layer_norm/scale",
+        *(f"network/decoder/layers/0/positional_attention/{name}/weight" for name in ("query", "key", "value", "out")),
+    }
+    assert teacher.keys() <= started.keys()
+    assert f"starting from {tiny.ar}; 7 parameters are fresh (" in capfd.readouterr().err
+
+
+def test_train_starts_from_another_run_only_once(tiny, tmp_path):
+    """With a learning rate of nothing the result is the start; resumed, the run does not start over."""
+    still = OptimizerConfig(peak_learning_rate=1e-30, floor_learning_rate=1e-30, warmup_steps=1)
+    state = tiny.train(tmp_path / "run", "ar", num_steps=2, optimizer=still, initialize_from=str(tiny.ar))
+    with Checkpointer(tiny.ar, read_only=True) as checkpointer:
+        teacher = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
+    assert digest_of(state.params) == digest_of(teacher)
+    again = tiny.train(tmp_path / "run", "ar", num_steps=2, optimizer=still, initialize_from="nowhere")
+    assert digest_of(again.params) == digest_of(teacher)
+
+
+def test_starting_from_what_does_not_fit(tiny, vocabulary, parallel, tmp_path):
+    mesh = make_mesh()
+    wide = tiny.model(mlp_dim=48)(TokenIds(300)).init(1)
+    with pytest.raises(PadirError, match=r"network/.*mlp/.* has shape \(64, 32\), this model's has \(48, 32\)"):
+        start_from(wide, str(tiny.ar), vocabulary, mesh, network=parallel)
+    gated = dataclasses.replace(parallel, mlp_activation="gated-gelu")
+    with pytest.raises(PadirError, match=r"feed-forward layers use relu, this model's gated-gelu; set NetworkConfig\."):
+        start_from(wide, str(tiny.ar), vocabulary, mesh, network=gated)
+    other = dataclasses.replace(PreparedSet.open(tiny.data).manifest, vocabulary_hash="0" * 64)
+    with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
+        start_from(wide, str(tmp_path), vocabulary, mesh, network=parallel)
+    assert other.vocabulary_hash != vocabulary.hash
+
+
+def test_starting_under_another_vocabulary(tiny, vocabulary, parallel, tmp_path):
+    from padir.data import vocabulary as vocabulary_lib
+
+    vocabulary_lib.train(["ab"] * 20, tmp_path / "other.model", num_pieces=6)
+    other = vocabulary_lib.Vocabulary.load(tmp_path / "other.model")
+    with pytest.raises(PadirError, match=f"vocabulary hash {other.hash[:12]} differs from {vocabulary.hash[:12]}"):
+        start_from({}, str(tiny.ar), other, make_mesh(), network=parallel)
+
+
+def test_a_run_without_a_checkpoint_cannot_be_started_from(tiny, vocabulary, parallel, tmp_path):
+    save_model(tmp_path, tiny.model("ar")(TokenIds(300)), vocabulary)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(PadirError, match="no checkpoint was saved yet"):
+        start_from({}, str(tmp_path), vocabulary, make_mesh(), network=parallel)
+
+
+def test_cadence_decides_what_is_written(tiny, tmp_path):
+    """Log every 3, evaluate never, keep one checkpoint of those every 4."""
+    cadence = Cadence(log=3, evaluate=0, checkpoint=4, keep=1)
+    tiny.train(tmp_path / "run", "ar", num_steps=10, cadence=cadence)
+    lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [3, 4, 6, 8, 9, 10]
+    assert [line["step"] for line in lines if "validation/loss" in line] == []
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["10"]
+
+
+def kept(run_dir):
+    return sorted(int(path.name) for path in (run_dir / "checkpoints").glob("[0-9]*"))
+
+
+def test_the_best_checkpoints_stay_beside_the_last(tiny, tmp_path, capfd):
+    """Every evaluated state is saved; of those the two with the lowest loss stay, and the last of all."""
+    cadence = Cadence(log=4, evaluate=2, checkpoint=5, keep=1, keep_best=2)
+    # A learning rate that soon is too high: the last states are not the best.
+    wild = OptimizerConfig(peak_learning_rate=3.0, warmup_steps=9)
+    tiny.train(tmp_path / "run", "ar", num_steps=10, cadence=cadence, optimizer=wild)
+    lines = read_metrics(tmp_path / "run" / "metrics" / "metrics.jsonl")
+    losses = {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
+    assert sorted(losses) == [2, 4, 6, 8, 10]
+    best = sorted(losses, key=losses.get)[:2]
+    assert 10 not in best
+    assert kept(tmp_path / "run") == sorted([*best, 10])
+    assert f"best checkpoint: step {best[0]}" in capfd.readouterr().err
+    with Checkpointer(tmp_path / "run", keep_best=2) as checkpointer:
+        assert checkpointer.best_step() == best[0] and checkpointer.latest_step() == 10
+
+
+def test_checkpoints_by_the_clock(tiny, tmp_path):
+    """No time at all between them: whenever metrics are written; none between is due by steps."""
+    cadence = Cadence(log=3, evaluate=0, checkpoint=0, checkpoint_minutes=1e-9, keep=9)
+    tiny.train(tmp_path / "run", "ar", num_steps=8, cadence=cadence)
+    assert kept(tmp_path / "run") == [3, 6, 8]
+
+
+def test_a_cadence_that_cannot_be():
+    with pytest.raises(PadirError, match=r"Cadence\.checkpoint_minutes: .* Cadence\.log is due, which must not be 0"):
+        Cadence(log=0, checkpoint_minutes=5)
+    with pytest.raises(PadirError, match=r"Cadence\.keep_best: .* Cadence\.evaluate must not be 0"):
+        Cadence(evaluate=0, keep_best=1)

@@ -1,0 +1,137 @@
+"""`kill -9` at ten random moments of a training run, half of them aimed at a save; of one process and of two."""
+
+import json
+
+import pytest
+
+from padir.metrics.writers import read_metrics
+
+# One interpreter that imports JAX once and forks the processes of each attempt, before any of JAX's threads are there.
+# The first of them tells what it is doing through a pipe: "u" after an update, "s" where it begins to save.
+_KILLED_RUNS = """
+import hashlib, json, os, random, signal, socket, sys, time, traceback
+from pathlib import Path
+import jax, numpy as np
+import quick_compilation, tiny_runs
+from padir.runtime import distributed
+from padir.runs.checkpoints import Checkpointer
+from padir.training.intervals import MetricWindow
+from padir.training.train import Cadence
+
+data, folder, kills, processes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+told, tell = os.pipe()
+tiny = tiny_runs.Tiny(data, None, None)
+RUN = {"num_steps": 200, "cadence": Cadence(log=10, evaluate=0, checkpoint=10)}
+
+def telling(method, letter, first):
+    def call(self, *given):
+        if first:
+            os.write(tell, letter)
+        result = method(self, *given)
+        if not first:
+            os.write(tell, letter)
+        return result
+    return call
+
+def train(run_dir, index, port):
+    if processes > 1:
+        os.environ["XLA_FLAGS"] = quick_compilation.child_flags(devices=2)
+        os.environ |= {
+            distributed.COORDINATOR: f"127.0.0.1:{port}",
+            distributed.NUM_PROCESSES: str(processes),
+            distributed.PROCESS_ID: str(index),
+        }
+        distributed.initialize()
+    if index:
+        os.close(tell)
+        tiny.train(run_dir, "ar", **RUN)
+        return
+    Checkpointer.save = telling(Checkpointer.save, b"s", True)
+    MetricWindow.add = telling(MetricWindow.add, b"u", False)
+    state = tiny.train(run_dir, "ar", **RUN)
+    leaves = jax.tree.leaves(jax.device_get(state))
+    digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+    run_dir.with_suffix(".digest").write_text(digest)
+
+def begin(run_dir):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    attempt = []
+    for index in range(processes):
+        attempt.append(os.fork())
+        if attempt[-1] == 0:
+            try:
+                train(run_dir, index, port)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os.write(tell, b"x") if index == 0 else None
+                os._exit(1)
+    return attempt
+
+def statuses_of(attempt):
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in attempt]
+
+def wait_for(letter, times):
+    while times:
+        heard = os.read(told, 1)
+        assert heard != b"x", "an attempt failed"
+        times -= heard == letter
+
+def writing(since):
+    "Whether a checkpoint is half written; what former attempts left half written does not count."
+    halves = [path for path in (folder / "killed" / "checkpoints").iterdir() if "tmp" in path.name]
+    for path in halves:
+        try:
+            if path.stat().st_ctime >= since:
+                return True
+        except FileNotFoundError:  # It has just been renamed into place.
+            pass
+    return False
+
+draw = random.Random(0)
+statuses, unfinished = [], 0
+for number in range(kills):
+    began = time.time()
+    attempt = begin(folder / "killed")
+    if number % 2:
+        wait_for(b"s", 2)  # The first is whole before the second begins.
+        while not writing(began):
+            pass
+        time.sleep(draw.uniform(0, 0.01))
+    else:
+        wait_for(b"u", draw.randrange(1, 30))
+        time.sleep(draw.uniform(0, 0.01))
+    # Of two, one may go on for a moment without the other.
+    for process in draw.sample(attempt, processes):
+        os.kill(process, signal.SIGKILL)
+        time.sleep(draw.uniform(0, 0.005) if processes > 1 else 0)
+    statuses += statuses_of(attempt)
+    os.set_blocking(told, False)
+    while True:  # What it had said and nobody heard.
+        try:
+            os.read(told, 65536)
+        except BlockingIOError:
+            break
+    os.set_blocking(told, True)
+    unfinished += writing(began)
+finished = [statuses_of(begin(folder / name)) for name in ("killed", "straight")]
+digests = [(folder / f"{name}.digest").read_text() for name in ("killed", "straight")]
+print(json.dumps([statuses, unfinished, finished, digests]))
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ten_kills_change_no_bit(tiny, run_python, tmp_path, processes):
+    done = run_python(_KILLED_RUNS, tiny.data, tmp_path, 10, processes)
+    assert done.returncode == 0, done.stderr.decode()
+    statuses, unfinished, finished, (killed, straight) = json.loads(done.stdout.splitlines()[-1])
+    assert statuses == [-9] * 10 * processes and finished == [[0] * processes] * 2
+    assert unfinished >= 3, "of the five kills aimed at a save"
+    assert killed == straight
+    assert done.stderr.decode().count("killed: resuming at step") >= 5
+    # The metrics file has every interval once, with the same losses.
+    lines = {name: read_metrics(tmp_path / name / "metrics" / "metrics.jsonl") for name in ("killed", "straight")}
+    losses = {name: [(line["step"], line["train/loss"]) for line in rows] for name, rows in lines.items()}
+    assert losses["killed"] == losses["straight"] and len(losses["straight"]) == 20
