@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gin
+from padir.cli import user_classes
 from padir.cli.commands import COMMANDS, Command
 from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
@@ -56,7 +57,7 @@ def save_operative(path: str | None) -> None:
     """Writes the configuration used so far as a gin file, in the first process; None writes nothing."""
     if path is not None and is_first():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, gin.operative_config_str())
+        write_text(path, user_classes.with_modules(gin.operative_config_str(), _user_modules))
 
 
 _CONFIGURABLES = {
@@ -68,6 +69,10 @@ _CONFIGURABLES = {
         for command in COMMANDS.values()
     },
 }
+
+
+# Where each class and function that is a user's own comes from, by name.
+_user_modules: dict[str, str] = {}
 
 
 def gin_folder() -> Path:
@@ -99,6 +104,9 @@ gin.config._FILE_READERS[:] = [(open, os.path.isfile), (_open_found, lambda name
 def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
     """Reads gin files, then bindings on top of them.
 
+    A name with a module that padir does not have, `@my_policies.RemaskRare()`, is taken from that module of the user's;
+    see `user_classes`.
+
     Args:
       gin_files: found in the working directory, `search_paths`, or the files that come with padir.
       bindings: 'NAME=VALUE', VALUE in gin's syntax (strings are quoted).
@@ -108,25 +116,56 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
       PadirError: a file, name or value that gin cannot take (names it, and where it stands), or a value of another
         type than its parameter has.
     """
-    gin.clear_config(clear_constants=False)
     _search_folders[:] = [*search_paths, str(gin_folder())]
-    try:
-        gin.parse_config_files_and_bindings(list(gin_files), None, finalize_config=False)
-        statements = _statements()
-        macros = {name for name in statements if name.isidentifier()}.union(*map(macros_in, statements.values()))
-        for binding in bindings:
-            name = binding.partition("=")[0].strip()
-            if name.isidentifier() and name not in macros:
-                there = ", ".join(sorted(macros)) or "none"
-                raise PadirError(f"--gin.{binding}: no gin file uses a macro {name}; macros there: {there}")
-            _bind(binding)
-    except (ValueError, SyntaxError, OSError, TypeError, NameError) as error:
-        if isinstance(error, PadirError):
-            raise
-        searched = f"Searched the working directory, {', '.join(_search_folders)}"
-        reason = _one_line(error).replace("Searched config paths: ['']", searched)
-        raise PadirError(f"gin: {reason}{_instead(reason)}") from error
+    beside = [os.path.dirname(os.path.abspath(name)) for name in gin_files if os.path.isfile(name)]
+    while True:
+        gin.clear_config(clear_constants=False)
+        try:
+            _parse_once(gin_files, bindings)
+            break
+        except (ValueError, SyntaxError, OSError, TypeError, NameError) as error:
+            # gin names one unknown class at a time; each is registered once, so this ends.
+            if _register_users_own(str(error), [os.getcwd(), *search_paths, *beside]):
+                continue
+            if isinstance(error, PadirError):
+                raise
+            searched = f"Searched the working directory, {', '.join(_search_folders)}"
+            reason = _one_line(error).replace("Searched config paths: ['']", searched)
+            raise PadirError(f"gin: {reason}{_instead(reason)}") from error
     _check_types()
+
+
+def _parse_once(gin_files: Sequence[str], bindings: Sequence[str]) -> None:
+    gin.parse_config_files_and_bindings(list(gin_files), None, finalize_config=False)
+    statements = _statements()
+    macros = {name for name in statements if name.isidentifier()}.union(*map(macros_in, statements.values()))
+    for binding in bindings:
+        name = binding.partition("=")[0].strip()
+        if name.isidentifier() and name not in macros:
+            there = ", ".join(sorted(macros)) or "none"
+            raise PadirError(f"--gin.{binding}: no gin file uses a macro {name}; macros there: {there}")
+        _bind(binding)
+
+
+def _register_users_own(message: str, folders: Sequence[str]) -> bool:
+    """Registers the class or function that gin's error says is unknown; False if no module of a user's has it.
+
+    Raises:
+      PadirError: the module cannot be used, or its class has the name of something that is configured already.
+    """
+    unknown = user_classes.unknown_name(message)
+    if unknown is None or unknown[0].split(".")[0] == "padir":
+        return False
+    module, name = unknown
+    found = user_classes.find(module, name, folders)
+    if found is None:
+        return False
+    if name in _ANNOTATED:
+        raise PadirError(f"@{module}.{name}: there is a {name} already; choose another name")
+    gin.external_configurable(found, name, module=module)
+    _ANNOTATED[name] = found
+    _user_modules[name] = module
+    return True
 
 
 def _bind(binding: str) -> None:
@@ -202,13 +241,20 @@ def check_reached(command: str, bindings: Sequence[str]) -> None:
     """
     reached = reached_by(command, _statements())
     for binding in bindings:
-        name = binding.partition("=")[0].strip().removeprefix("padir.")
+        name = _without_module(binding.partition("=")[0].strip())
         if "." in name and name not in reached:
             made = name.rpartition(".")[0]
             raise PadirError(
                 f"--gin.{binding}: changes nothing, since nothing that {command} reads here names @{made}(); "
                 f"bind it to a parameter as well, or name a --gin_file that does"
             )
+
+
+def _without_module(name: str) -> str:
+    """'a/my_policies.RemaskRare.share' → 'a/RemaskRare.share', as gin prints it."""
+    *scopes, dotted = name.split("/")
+    parts = dotted.split(".")
+    return "/".join([*scopes, ".".join(parts[-2:])])
 
 
 def _statements() -> dict[str, str]:
@@ -239,6 +285,10 @@ def _check_types() -> None:
 def _expected(value: Any, hint: Any) -> str:
     """Says what a parameter takes, given what it does not."""
     if isinstance(value, gin.config.ConfigurableReference):
+        name = value.selector.rpartition(".")[2]
+        if name in _user_modules and value.evaluate:
+            kinds = [option.__name__ for option in typing.get_args(hint) or (hint,) if isinstance(option, type)]
+            return f"{_user_modules[name]}.{name} is not derived from {' or '.join(kinds)}"
         turned = gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
         if _fits(turned, hint):
             return f"write {turned!r}, {'with' if turned.evaluate else 'without'} the parentheses"
