@@ -37,28 +37,33 @@ SHARED = TESTS.parents[1] / "shared"
 # They come first, so that one process has little left to do when the other has nothing; the second does not need the
 # set and runs that the first makes.
 LONGEST = (
-    "test_multiprocess.py",
-    "test_models_shortcuts.py",
-    "test_train_killed.py",
-    "test_train.py",
-    "test_translate.py",
-    "test_models_decode.py",
-    "test_losses.py",
-    "test_network.py",
-    "test_layouts.py",
-    "test_demo.py",
-    "test_cli.py",
-    "test_train_step.py",
-    "test_evaluate.py",
-    "test_convert.py",
-    "test_distill.py",
-    "test_train_memory_script.py",
+    "training/test_multiprocess.py",
+    "models/test_shortcuts.py",
+    "training/test_train_killed.py",
+    "training/test_train.py",
+    "inference/test_translate.py",
+    "models/test_decode.py",
+    "objectives/test_losses.py",
+    "nn/test_network.py",
+    "training/test_layouts.py",
+    "demo/test_run.py",
+    "cli/test_main.py",
+    "training/test_step.py",
+    "evaluation/test_evaluate.py",
+    "runs/test_convert.py",
+    "inference/test_distill.py",
+    "benchmarks/test_train_memory.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take longest first."""
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(TESTS).as_posix()
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
