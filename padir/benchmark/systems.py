@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskLinear
 from padir.errors import PadirError
 from padir.inference.translator import Decoder, Translator, load
 from padir.models.autoregressive import AutoregressiveModel
-from padir.models.kinds import DecodeConfig, Model
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
 from padir.nn.flops import Cost
 from padir.nn.weights import check_compute_type
 from padir.types import TokenIds
@@ -23,7 +25,7 @@ class System:
     """One line of a benchmark: a model and how it decodes.
 
     Attributes:
-      name: what tables call it.
+      name: what tables call it. None, for untrained weights only: `described` of its model and decode.
       run_dir: a trained model, as `padir.load` opens it.
       model: makes a model of given token ids, whose weights then are random, in place of `run_dir`.
       decode: how it decodes; the model's default if None.
@@ -31,7 +33,7 @@ class System:
       quality: JSON of `padir evaluate` of the same decode, for the picture of quality against latency.
     """
 
-    name: str
+    name: str | None = None
     run_dir: str | None = None
     model: Callable[[TokenIds], Model] | None = None
     decode: DecodeConfig | None = None
@@ -41,7 +43,43 @@ class System:
     def __post_init__(self):
         if (self.run_dir is None) == (self.model is None):
             raise PadirError(f"System.run_dir: system {self.name!r} needs either run_dir or model")
+        if self.name is None:
+            if self.model is None:
+                raise PadirError(f"System.name: give the system of {self.run_dir} a name")
+            # Token ids decide neither the kind of a model nor its layers.
+            model = self.model(TokenIds(1))
+            decode = DECODE_CONFIGS[type(model)][0]() if self.decode is None else self.decode
+            object.__setattr__(self, "name", described(model, decode, self.compute_type))
         check_compute_type(f"System.compute_type of system {self.name!r}", self.compute_type)
+
+
+def described(model: Model, decode: DecodeConfig, compute_type: str | None) -> str:
+    """What tables call a system: 'AR 12-1 beam 5', 'PaDIR, 4 steps, 5 hypotheses, candidates, 1 kept, int8'."""
+    if isinstance(model, AutoregressiveModel):
+        layers = (model.network.num_encoder_layers, model.network.num_decoder_layers)
+        kind = "AR" if layers[0] == layers[1] else f"AR {layers[0]}-{layers[1]}"
+        if isinstance(decode, BeamSearch):
+            parts = [f"{kind} beam {decode.beam_size}"]
+        else:
+            parts = [f"{kind} {'sampled' if decode.sampling.temperature > 0 else 'greedy'}"]
+    else:
+        parts = _refinement_parts(decode)
+    return ", ".join(parts if compute_type is None else [*parts, compute_type])
+
+
+def _refinement_parts(decode: Refinement) -> list[str]:
+    steps, hypotheses = decode.num_steps, decode.hypotheses_per_source
+    mask_predict = decode.rewrite_only_remasked and isinstance(decode.remask, RemaskLinear)
+    parts = ["mask-predict" if mask_predict else "PaDIR", f"{steps} step{'s' if steps > 1 else ''}"]
+    if not mask_predict or hypotheses > 1:
+        parts.append("1 hypothesis" if hypotheses == 1 else f"{hypotheses} hypotheses")
+    if decode.candidates is not None:
+        parts.append("shared candidates" if decode.shared_candidates else "candidates")
+    if decode.keep_hypotheses is not None:
+        parts.append(f"{decode.keep_hypotheses} kept")
+    if decode.active_positions is not None:
+        parts.append(f"{decode.active_positions} active")
+    return parts
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ class BaseModel:
         return ("encoder", "decoder")
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Makes the module with freshly drawn parameters; each model defines it."""
         raise NotImplementedError
 
     @cached_property

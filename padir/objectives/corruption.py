@@ -23,10 +23,12 @@ LOSS_WEIGHTINGS = ("all", "noise", "mask")
 class CorruptionConfig:
     """How a target becomes the first hypothesis of training.
 
-    A position is noised with probability d, the noise density. A noised position holds
-      its right token     with probability keep_probability,
-      a random piece      with probability (1 - keep_probability) · random_probability,
-      MASK                with what remains.
+    A position is noised with probability d, the noise density. A noised position holds:
+
+    * its right token, with probability keep_probability;
+    * a random piece, with probability (1 - keep_probability) · random_probability;
+    * MASK otherwise.
+
     The defaults are the paper's recipe with MASK noise; `random_probability=1` gives its other reading, 85%
     random tokens (footnote 17).
 

@@ -111,6 +111,7 @@ class Layout:
 
     @property
     def rules(self) -> AxisRules:
+        """The preset's mapping of logical axes to the axes of the mesh."""
         return PRESETS[self.preset]
 
 
