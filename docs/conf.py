@@ -1,9 +1,11 @@
 """Configuration of the documentation, built strictly by `make docs`.
 
 Sphinx with MyST-NB, as JAX, Flax and Optax have it: pages are Markdown, notebooks run while the site is built and a
-cell that fails ends the build, and the reference comes from docstrings. (Material for MkDocs, the other candidate, is in
-maintenance mode since November 2025.) What fails the build beside Sphinx's own warnings is in `_ext/`: public objects
-without a docstring, snippets that do not run, paths that do not exist. `_ext/snippets.py` says how to write snippets.
+cell that fails ends the build, and the reference comes from docstrings. (Material for MkDocs, the other candidate, has
+been in maintenance mode since November 2025.)
+
+What fails the build beside Sphinx's own warnings is in `_ext/`: public objects without a docstring, snippets that do
+not run, paths that do not exist. `_ext/snippets.py` says how to write snippets.
 """
 
 import os

@@ -1,4 +1,22 @@
-"""PaDIR: parallel decoding by iterative refinement (arXiv 2407.21046) in JAX and Flax."""
+"""PaDIR: parallel decoding by iterative refinement (arXiv 2407.21046) in JAX and Flax.
+
+Folders are layers. From the top floor down, each imports only from those below it:
+
+    cli
+    demo, analysis, theory
+    evaluation, benchmark
+    inference, training
+    runs
+    interop
+    models
+    decoding, objectives
+    data
+    nn
+    metrics, runtime
+    files
+
+The modules of this folder itself are the ground that everything may use.
+"""
 
 __version__ = "0.1.0"
 

@@ -1,27 +1,15 @@
-"""Folders are the layers: what modules really import, checked against the one list of folders below."""
+"""Folders are the layers: what modules really import, checked against the list in `padir/__init__.py`."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
+import padir
+
 ROOT = Path(__file__).resolve().parents[1]
-# From the top floor down. A folder imports only from folders on lower floors; the modules of padir/ itself are the
-# ground, which everything may use.
-FLOORS = (
-    {"cli"},
-    {"demo", "analysis", "theory"},
-    {"evaluation", "benchmark"},
-    {"inference", "training"},
-    {"runs"},
-    {"interop"},
-    {"models"},
-    {"decoding", "objectives"},
-    {"data"},
-    {"nn"},
-    {"metrics", "runtime"},
-    {"files"},
-)
+# The one list of folders, from the top floor down: "demo, analysis, theory" is one floor.
+FLOORS = [line.strip().split(", ") for line in padir.__doc__.splitlines() if line.startswith("    ")]
 GROUND = {"types", "errors", "rng", "checks", "progress"}
 FLOOR = {folder: floor for floor, folders in enumerate(reversed(FLOORS), 1) for folder in folders}
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "clu"}

@@ -11,12 +11,11 @@ from typing import Any
 import snippets
 from sphinx.application import Sphinx
 
+import padir
+
 _GENERATED = Path(__file__).resolve().parents[1] / "reference" / "generated"
-# From the top floor down, as tests/test_structure.py holds it.
-FOLDERS = (
-    "cli demo analysis theory evaluation benchmark inference training runs interop models decoding objectives data nn "
-    "metrics runtime files"
-).split()
+# From the top floor down.
+FOLDERS = re.findall(r"\w+", " ".join(line for line in padir.__doc__.splitlines() if line.startswith("    ")))
 
 
 def _commands() -> str:

@@ -3,7 +3,7 @@
 For writers of pages:
   ```python blocks of a page run in their order, as one program;
   ```sh blocks below a line `<!-- run -->` run, too, in bash, before the Python of the same page;
-  other ```sh blocks are read: their `padir` and `make` commands must exist, with the flags and gin files that they name.
+  other ```sh blocks are read: their `padir` and `make` commands must exist, with the flags and gin files they name.
 Programs start in a folder that holds `runs/` with `data`, `ar`, `distilled` and `padir`: tiny, but of the usual form.
 """
 
@@ -107,9 +107,9 @@ def check_command(words: list[str]) -> None:
         check_make(words)
     elif program.startswith("launch/") and not (ROOT / program).is_file():
         raise ValueError(f"there is no {program}")
-    elif program.startswith("python") and len(words) > 1 and words[1].startswith("benchmarks/"):
-        if not (ROOT / words[1]).is_file():
-            raise ValueError(f"there is no {words[1]}")
+    elif program.startswith("python"):
+        for script in (word for word in words[1:2] if word.startswith("benchmarks/") and not (ROOT / word).is_file()):
+            raise ValueError(f"there is no {script}")
 
 
 def check_commands(text: str) -> list[str]:

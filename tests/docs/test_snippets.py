@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "_ext"))
-import snippets  # noqa: E402
+import snippets
 
 
 def page(content, language="sh", mark=""):
