@@ -4,18 +4,16 @@ Those of the documentation are checked by `make docs`, with the same functions.
 """
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+import snippets
 
 from padir.cli import config
 from padir.cli import main as cli
 from padir.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs" / "_ext"))
-import snippets  # noqa: E402
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GIN_COMMENTS = []

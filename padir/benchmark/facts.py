@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -14,33 +16,47 @@ import jax
 
 # What a result depends on: not the results that lie in the checkout, too.
 _CODE = ("padir", "gin", "tasks")
+# Extensions of x86 that decide how fast matrix products are, by their names in /proc/cpuinfo.
+_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 
 
 def run_facts() -> dict[str, Any]:
-    """Device, versions, commit, load of the machine and command, as JSON values."""
+    """Commit, date, device, versions, load of the machine and command, as JSON values without absolute paths."""
     return {
         "commit": _commit(),
+        "date": datetime.date.today().isoformat(),
         "device": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
-        "cpu": _cpu_name(),
+        "cpu": _cpu_info("model name"),
+        "cpu_features": [name for name in _FEATURES if name in _cpu_info("flags").split()],
         "cpu_count": os.cpu_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "load_average": list(os.getloadavg()),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in _PACKAGES},
-        "command": " ".join(sys.argv),
+        "command": " ".join(map(portable, sys.argv)),
     }
 
 
-def _cpu_name() -> str:
-    """The processor as Linux calls it; '' elsewhere."""
+def portable(text: str) -> str:
+    """A text in which absolute paths are relative to the working directory, or only names where they lie outside it."""
+    return re.sub(r"(?<![\w.:/-])/(?:[^\s'\",;:()\[\]]+)", lambda found: _relative(found.group()), text)
+
+
+def _relative(path: str) -> str:
+    relative = os.path.relpath(path)
+    return os.path.basename(path.rstrip("/")) if relative.startswith("..") else relative
+
+
+def _cpu_info(field: str) -> str:
+    """A field of the first processor as Linux describes it; '' elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return next((line.partition(":")[2].strip() for line in lines if line.split(":")[0].strip() == field), "")
 
 
 def _commit() -> str:

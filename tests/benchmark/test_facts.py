@@ -1,6 +1,9 @@
 """A result says what it depends on."""
 
+import re
 import subprocess
+
+import pytest
 
 from padir.benchmark import facts
 from padir.benchmark.facts import run_facts
@@ -13,6 +16,25 @@ def test_facts_of_the_run():
     assert len(found["load_average"]) == 3
     assert {"jax", "jaxlib", "flax", "optax"} <= found["versions"].keys()
     assert found["python"].startswith("3.")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
+    assert set(found["cpu_features"]) <= set(facts._FEATURES)
+    assert not re.search(r"(^| )/", found["command"])
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("{here}/runs/ar", "runs/ar"),
+        ("--output={here}/x.json", "--output=x.json"),
+        ("--gin.DATA='{here}/a b'", "--gin.DATA='a b'"),
+        ("/somewhere/else/.venv/bin/padir", "padir"),
+        ("runs/ar ../shared/data gs://bucket/x a/b", "runs/ar ../shared/data gs://bucket/x a/b"),
+        ("('/x/one', '/x/two')", "('one', 'two')"),
+    ],
+)
+def test_commands_hold_no_absolute_path(text, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert facts.portable(text.format(here=tmp_path)) == expected
 
 
 def test_the_commit_says_whether_the_checkout_differs(monkeypatch, tmp_path):

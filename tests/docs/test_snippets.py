@@ -1,11 +1,7 @@
 """What the documentation's build refuses: commands that do not exist, programs that fail."""
 
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "_ext"))
 import snippets
 
 
