@@ -323,7 +323,7 @@ def test_the_installed_command_works_from_anywhere(tmp_path):
 )
 def test_a_job_that_nobody_listens_to_has_not_succeeded(doing, status):
     """Both streams into a pipe whose reader is gone, as after `2>&1 | head -1`."""
-    code = f"import sys\nfrom padir import cli, errors\ndef run(*_):\n    {doing}\ncli._run = run\n"
+    code = f"import sys\nfrom padir import errors\nfrom padir.cli import main as cli\ndef run(*_):\n    {doing}\ncli._run = run\n"
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_models import assert_close
 
 from padir.models.base import LossConfig
 from padir.objectives import losses
@@ -180,7 +181,7 @@ class TestRelease:
         assert norm == pytest.approx(float(tiny.arrays[prefix + "grad_global_norm"]), rel=1e-6)
         if case not in ONLY_THE_NORM:
             for name, (ours, theirs) in tiny.gradient(prefix + "grad/", found).items():
-                np.testing.assert_allclose(ours, theirs, atol=2e-5, err_msg=name)
+                assert_close(ours, theirs, 2e-5, name)
 
     def test_every_gradient_of_our_objective(self, tiny):
         """Of one stage: of our model's loss, summed where it averages, and of their smoothed length loss."""
@@ -198,7 +199,7 @@ class TestRelease:
 
         found = jax.jit(jax.grad(summed))(tiny.params)
         for name, (ours, theirs) in tiny.gradient(self.prefix(1, smoothing, z_loss) + "grad/", found).items():
-            np.testing.assert_allclose(ours, theirs, atol=2e-5, err_msg=name)
+            assert_close(ours, theirs, 2e-5, name)
 
     @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0001)])
     def test_our_objective_is_theirs_averaged(self, tiny, smoothing, z_loss):
