@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 # Before anything imports JAX, in the notebooks, too.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Notebooks call the `padir` of this environment.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 from padir import __version__
 
@@ -39,7 +41,9 @@ copybutton_exclude = ".linenos, .gp"
 
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence", "attrs_block"]
 myst_heading_anchors = 3
-nb_execution_mode = "cache"
+# Not "cache", which would miss that the library has changed.
+nb_execution_mode = "auto"
+nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True

@@ -75,8 +75,9 @@ def check_padir(words: list[str]) -> None:
         elif flag.startswith("--") and flag[2:].removeprefix("no-") not in known and flag[2:] not in known:
             raise ValueError(f"padir {name} has no flag {flag}")
     folder = config.gin_folder()
+    # runs/x.gin comes with padir; runs/ar/train.gin is what a run of the user's has kept.
     folders = {path.name for path in folder.iterdir()}
-    shipped = [file for file in gin_files if file.split("/")[0] in folders and not Path(file).is_file()]
+    shipped = [file for file in gin_files if os.path.dirname(file) in folders]
     for file in shipped:
         if not (folder / file).is_file():
             raise ValueError(f"there is no {file}")

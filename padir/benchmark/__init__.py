@@ -1,4 +1,5 @@
-"""How fast a system is: latency, throughput, and how far both are from the limits of the machine.
+"""How fast a system is: latency, throughput, and how close a request comes to the limits of the machine.
 
-Systems take turns in one process, compilation is excluded but counted, and results say where they were measured.
+The systems that are compared take turns in one process. Compilation is measured separately. Results record the machine
+that they were measured on.
 """

@@ -1,4 +1,4 @@
-"""`padir benchmark compare`: two results of `padir benchmark latency`, system by system."""
+"""`padir benchmark compare`: compares two results of `padir benchmark latency`, system by system."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 
 from padir.errors import PadirError
 
-# What should be alike for a difference to be the systems' own.
+# If one of these facts differs, a difference in latency may not come from the systems.
 _CONDITIONS = ("device", "device_count", "cpu", "cpu_count", "xla_flags", "versions")
 
 
 def compare(*, before: str, after: str) -> dict[str, Any]:
-    """Prints how the latency of each system in both files has changed, and which conditions differ.
+    """Prints how the latency of each system has changed between two results, and which conditions differ.
 
-    A change is called clear where the two 95% intervals of the median do not overlap.
+    Systems are matched by name. A change is called clear if the 95% intervals of the two medians do not overlap.
 
     Args:
       before, after: JSON files of `padir benchmark latency`.
 
     Returns:
-      {'systems': by name its medians, ratio and whether it is clear, 'conditions': what differs}.
+      {'systems': {name: {'before': ms, 'after': ms, 'ratio': after / before, 'clear': bool}},
+      'conditions': {condition that differs: [before, after]}}.
 
     Raises:
-      PadirError: a file that is none, or that shares no system with the other.
+      PadirError: a file is not a result of `padir benchmark latency`, or the files have no system in common.
     """
     old, new = _read(before), _read(after)
     shared = [name for name in new["systems"] if name in old["systems"]]

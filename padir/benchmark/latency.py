@@ -1,4 +1,4 @@
-"""`padir benchmark latency`: how long a request takes, for every system alike."""
+"""`padir benchmark latency`: measures how long several systems take for the same requests."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ Batch = tuple[Request, ...]
 
 @dataclass
 class Asked:
-    """A system, and what it did for the requests it was asked.
+    """A system with a record of what it did for each batch of requests.
 
     Attributes:
-      name, system: which.
-      steps: by batch, decoder passes that were run; for text, those of the best hypotheses.
+      name: the system's name.
+      system: the opened system.
+      steps: decoder passes that were run for each batch. For requests in text these are the steps of the best
+        hypotheses.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Asked:
     steps: dict[Batch, int] = field(default_factory=dict)
 
     def __call__(self, batch: Batch) -> None:
-        """Answers a batch, text by text or ids by ids; returns when the answer is on the host."""
+        """Answers a batch, from text to text or from ids to ids, and returns when the answer is on the host."""
         decoder, decode = self.system.decoder, self.system.decode
         if batch[0].text is not None:
             translator = self.system.translator(self.name)
@@ -53,13 +55,16 @@ class Asked:
             return
         lengths = [request.target_length for request in batch]
         if isinstance(decode, Refinement):
-            # All hypotheses are of the length that is asked for.
+            # All hypotheses get the length that the request asks for.
             lengths = [[length] * decode.num_hypotheses for length in lengths]
         found = decoder.decode_ids([request.source for request in batch], decode, lengths)
         self.steps[batch] = int(found.batch_steps)
 
     def cost(self, batch: Batch) -> flops.Cost:
-        """Arithmetic and traffic of what was computed for a batch, padding included (compact rows: at most)."""
+        """FLOPs and bytes of the computation for a batch, padding included.
+
+        If rows are compacted while decoding, the result is an upper bound.
+        """
         model, rows = self.system.model, self.system.decoder.padded_rows(len(batch))
         network, source = model.network, self.source_width(batch)
         steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
@@ -91,11 +96,14 @@ class Asked:
         return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
 
     def source_width(self, batch: Batch) -> int:
-        """Source tokens that a batch is padded to."""
+        """The number of source tokens that a batch is padded to."""
         return source_width(self.system.model, max(len(request.source) for request in batch))
 
     def target_width(self, batch: Batch) -> int:
-        """Target tokens that a batch of known target lengths is padded to; of a text's, the source's stand for them."""
+        """The number of target tokens that a batch is padded to.
+
+        For requests in text the target length is not known, so the source length is used as an estimate.
+        """
         model, decode = self.system.model, self.system.decode
         if self.system.is_autoregressive:
             return decode.max_length(self.source_width(batch), model.max_target_length)
@@ -114,25 +122,25 @@ def latency(
     num_pieces: int = 32_000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measures how long requests take on each system; prints a table, writes JSON and pictures beside it.
+    """Measures how long requests take on each system, prints a table, and writes JSON and figures.
 
-    A request is charged from host to host: for text from text to text, for lengths from ids to ids. Compilation is
-    done before and reported apart.
+    The time of a request runs from host to host: from text to text for a workload of text, else from ids to ids.
+    Compilation happens before and is reported separately.
 
     Args:
-      systems: what to compare; the first is what speed-ups are relative to.
-      workload: what to ask.
-      output: JSON file to write; `<stem>_<picture>.png` are written beside it.
+      systems: the systems to compare. Speed-ups are relative to the first one.
+      workload: the requests.
+      output: the JSON file to write. The figures `<stem>_<figure>.png` are written beside it.
       batch_size: sentences in a request.
       repeats: how often each request is timed on each system.
-      num_pieces: vocabulary of untrained models.
-      seed: of the order in which systems take turns.
+      num_pieces: vocabulary size of untrained models.
+      seed: random seed of the order in which systems take turns.
 
     Returns:
-      What was written.
+      The contents of the JSON file.
 
     Raises:
-      PadirError: a system that cannot be opened or cannot answer the workload, or counts below 1.
+      PadirError: a system cannot be opened or cannot answer the workload, or a count is below 1.
     """
     if min(batch_size, repeats) < 1:
         raise PadirError(f"benchmark latency: batch_size {batch_size} and repeats {repeats} must be at least 1")
@@ -160,7 +168,19 @@ def latency(
 
 
 def ask(systems: Sequence[System], workload: Workload, num_pieces: int) -> dict[str, Asked]:
-    """Opens systems for a workload; raises PadirError for a trained model of another vocabulary than its text's."""
+    """Opens systems for a workload.
+
+    Args:
+      systems: the systems to open.
+      workload: the requests they will answer.
+      num_pieces: vocabulary size of untrained models.
+
+    Returns:
+      The opened systems, by name.
+
+    Raises:
+      PadirError: a system cannot be opened, or its vocabulary is not the one of the workload's prepared text.
+    """
     opened = open_systems(systems, num_pieces)
     if isinstance(workload, PreparedText):
         vocabulary = PreparedSet.open(workload.data_dir).vocabulary()
@@ -170,14 +190,28 @@ def ask(systems: Sequence[System], workload: Workload, num_pieces: int) -> dict[
 
 
 def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> list[Batch]:
-    """The workload's requests, `batch_size` at a time; one that is short at the end is left out unless it is all."""
+    """The workload's requests in batches of `batch_size`.
+
+    Requests that do not fill a last batch are left out. If there are fewer requests than `batch_size`, they are
+    repeated to fill one batch.
+
+    Args:
+      workload: the requests.
+      asked: the systems that must answer them, by name.
+      batch_size: requests in a batch.
+
+    Raises:
+      PadirError: no request is short enough for every system, or an id exceeds a system's vocabulary.
+    """
     models = [system.system.model for system in asked.values()]
     requests = workload.requests(min(min(model.max_source_length, model.max_target_length) for model in models))
     if not requests:
-        raise PadirError(f"{workload}: has no request that every system can take")
+        raise PadirError(f"{workload}: has no request that is short enough for every system")
     largest, pieces = max(max(request.source) for request in requests), min(model.ids.num_pieces for model in models)
     if largest >= pieces:
-        raise PadirError(f"{workload}: asks about id {largest}, and a system has {pieces} pieces; lower its num_pieces")
+        raise PadirError(
+            f"{workload}: contains id {largest}, but a system has only {pieces} pieces; lower the workload's num_pieces"
+        )
     if len(requests) < batch_size:
         requests = [requests[index % len(requests)] for index in range(batch_size)]
     whole = len(requests) // batch_size * batch_size
@@ -185,16 +219,17 @@ def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> lis
 
 
 def shape_of(asked: dict[str, Asked]) -> Callable[[Batch], tuple[tuple[int, int], ...]]:
-    """What decides which programs a batch needs: its padded lengths under each system.
+    """A function that maps a batch to its padded lengths under each system, for `take_turns`.
 
-    The target's because a program has a branch for every bucket of them, and what a branch takes longer to run
-    for the first time is paid once, as compiling is. Of text the lengths are guesses.
+    Batches with the same padded source length need the same compiled programs. The padded target length counts, too:
+    a program has a branch for each target bucket, and a branch is slower the first time it runs. For requests in text
+    the target lengths are estimates.
     """
     return lambda batch: tuple((system.source_width(batch), system.target_width(batch)) for system in asked.values())
 
 
 def describe_requests(batches: Sequence[Batch]) -> dict[str, Any]:
-    """Counts and mean lengths of what was asked."""
+    """Number of requests, and their mean and maximum lengths in tokens; None where target lengths are not known."""
     requests = [request for batch in batches for request in batch]
     targets = [request.target_length for request in requests if request.target_length is not None]
     return {
@@ -209,7 +244,18 @@ def describe_requests(batches: Sequence[Batch]) -> dict[str, Any]:
 def describe_systems(
     systems: Sequence[System], asked: dict[str, Asked], batches: Sequence[Batch], timings: dict[str, Timing]
 ) -> dict[str, dict[str, Any]]:
-    """Per system: its decode, latency in ms, speed-up over the first, steps, padding, work, and quality if known."""
+    """The facts about each system that a result holds.
+
+    Args:
+      systems: as they were given; speed-ups are relative to the first one.
+      asked: the opened systems, by name.
+      batches: the batches that they answered.
+      timings: the measured times, by name.
+
+    Returns:
+      For each system: how it decodes, model size and types, latency in ms, speed-up, steps, shares of padding, GFLOPs
+      and gigabytes per batch, and BLEU if it is known.
+    """
     first = np.median(timings[systems[0].name].samples)
     described = {}
     for system in systems:
@@ -241,7 +287,19 @@ def describe_systems(
 def text_times(
     translator: Translator, decode: DecodeConfig, batches: Sequence[Batch], repeats: int = 20
 ) -> dict[str, float]:
-    """Median milliseconds of tokenising a batch and detokenising its translations, both part of a text's latency."""
+    """Median milliseconds for tokenising a batch and for detokenising its translations.
+
+    Both are part of the latency of a request in text.
+
+    Args:
+      translator: the trained model.
+      decode: how to decode.
+      batches: the batches to time.
+      repeats: how often each batch is timed.
+
+    Returns:
+      {'tokenise': ms, 'detokenise': ms}.
+    """
     texts = [[request.text for request in batch] for batch in batches]
     found = [translator.decode_ids([request.source for request in batch], decode) for batch in batches]
     ids = [each.tokens[: len(batch), 0].tolist() for each, batch in zip(found, batches, strict=True)]
@@ -262,7 +320,7 @@ def text_times(
 
 
 def _waste(batches: Sequence[Batch], width: Callable[[Batch], int], length: Callable[[Request], int]) -> float:
-    """The share of the positions computed that are padding."""
+    """The share of the computed positions that are padding."""
     computed = sum(len(batch) * width(batch) for batch in batches)
     return 1.0 - sum(length(request) for batch in batches for request in batch) / computed
 

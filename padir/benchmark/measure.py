@@ -1,4 +1,4 @@
-"""Timing: systems take turns in one process, on the same requests, host to host."""
+"""Times systems that take turns in one process, on the same requests, from host to host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from padir.progress import progress
 
 Request = TypeVar("Request")
 
-# What JAX calls the time that XLA takes for one program.
+# JAX's event for the time that XLA takes to compile one program.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 _RESAMPLES = 2_000
 
 
 class Compilations:
-    """Counts the programs that XLA compiles while the context is open."""
+    """A context manager that counts the programs that XLA compiles while it is open.
+
+    Attributes:
+      count: compiled programs.
+      seconds: the time their compilation took.
+    """
 
     def __init__(self):
         self.count, self.seconds = 0, 0.0
@@ -42,15 +47,15 @@ class Compilations:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds per request of one system, host to host.
+    """The measured times of one system, in milliseconds per request, from host to host.
 
     Attributes:
-      samples: [n], in the order measured.
-      requests: [n] int, which request each sample is of.
-      warm_up_seconds: spent before, on requests of every shape once; not part of any sample.
-      compilations, compile_seconds: programs that XLA made in that time. Systems that share a program pay for it once,
-        the first of them.
-      late_compilations: programs made while samples were taken; above 0 the samples are not to be trusted.
+      samples: float64 [n], in the order in which they were measured.
+      requests: int [n], the index of the request of each sample.
+      warm_up_seconds: the time of the warm-up, which answers one request of each shape. It is not part of any sample.
+      compilations, compile_seconds: number and total time of the programs compiled during the warm-up. If systems
+        share a program, it counts only for the first of them.
+      late_compilations: programs compiled while samples were taken. If there are any, the samples are not reliable.
     """
 
     samples: np.ndarray
@@ -61,7 +66,7 @@ class Timing:
     late_compilations: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """n, median with its 95% interval, mean, p90, p99 and what warming up took."""
+        """The number of samples, their median with its 95% interval, mean, p90 and p99, and the cost of the warm-up."""
         return {
             "n": len(self.samples),
             "median": float(np.median(self.samples)),
@@ -77,7 +82,7 @@ class Timing:
 
 
 def median_interval(samples: np.ndarray, seed: int = 0) -> list[float]:
-    """The 95% percentile-bootstrap interval of the median of samples [n]."""
+    """The 95% percentile-bootstrap interval of the median, [low, high], of samples [n]."""
     draws = np.random.default_rng(seed).choice(samples, (_RESAMPLES, len(samples)))
     return np.percentile(np.median(draws, axis=1), [2.5, 97.5]).tolist()
 
@@ -91,21 +96,21 @@ def take_turns(
     untimed: int = 0,
     shape: Callable[[Request], Hashable] = lambda request: request,
 ) -> dict[str, Timing]:
-    """Times every request on every system, systems taking turns in a random order on each.
+    """Times every request on every system. For each request the systems take turns in random order.
 
-    Every system first answers one request of each shape, which compiles whatever it needs; that time is reported apart.
-    A sample is one call, which must return only when the answer is on the host.
+    Before that, each system answers one request of each shape, so that all programs are compiled; this warm-up is
+    reported separately. A sample is the time of one call, which must not return before the answer is on the host.
 
     Args:
-      systems: by name, what answers a request.
-      requests: what they are asked.
-      repeats: how often each is timed on each system.
-      seed: of the order.
-      untimed: how often a system is asked before each sample, so that caches hold what they do where it runs alone.
-      shape: requests for which this is equal need the same programs.
+      systems: a function per system, by name, that answers a request.
+      requests: the requests.
+      repeats: how often each request is timed on each system.
+      seed: random seed of the order.
+      untimed: calls before each timed one, so that caches are as they would be if the system ran alone.
+      shape: maps a request to its shape; requests of the same shape need the same programs.
 
     Returns:
-      By name, len(requests) · repeats samples.
+      For each system, by name, a `Timing` with len(requests) * repeats samples.
     """
     first_of = {shape(request): request for request in reversed(requests)}
     warm_ups = {}
@@ -124,7 +129,7 @@ def take_turns(
     with progress(label="measure", unit="requests", total=repeats * len(requests) * len(systems)) as bar:
         for _ in range(repeats):
             for index in order.sample(range(len(requests)), len(requests)):
-                # Turn by turn on the same request: whatever slows the machine for a while slows all alike.
+                # Taking turns on each request spreads temporary slowdowns of the machine over all systems.
                 for name in order.sample(list(systems), len(systems)):
                     with Compilations() as compiled:
                         for _ in range(untimed):

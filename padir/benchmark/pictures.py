@@ -1,4 +1,4 @@
-"""Pictures of latencies."""
+"""Figures of latency and throughput."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from matplotlib.figure import Figure
 
 from padir.benchmark.measure import Timing
 
-# The first is the baseline's; the others stay apart for colour-blind readers, twice over by their line.
+# Black is for the baseline. Colour-blind readers can tell the others apart; line styles help, too.
 _COLOURS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _LINES = ("-", "--", ":")
 
 
 def distributions(path: Path, samples: Mapping[str, np.ndarray]) -> None:
-    """Draws the cumulative distribution of latency per system; samples [n] in ms."""
+    """Draws the cumulative distribution of the latency of each system.
+
+    Args:
+      path: the PNG file to write.
+      samples: milliseconds [n] per request of each system.
+    """
     figure, axes = _axes()
     for style, (name, values) in zip(_styles(len(samples)), samples.items(), strict=True):
         ordered = np.sort(values)
@@ -25,12 +30,18 @@ def distributions(path: Path, samples: Mapping[str, np.ndarray]) -> None:
         axes.plot(ordered, share, label=f"{name} (n={len(values)})", **style)
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds per request, host to host")
-    axes.set_ylabel("share of requests at most so slow")
+    axes.set_ylabel("share of requests within this time")
     _save(figure, axes, path)
 
 
 def by_length(path: Path, lengths: np.ndarray, timings: Mapping[str, Timing]) -> None:
-    """Draws median latency of each request against its target length; lengths [requests] in tokens."""
+    """Draws the median latency of each request against its target length.
+
+    Args:
+      path: the PNG file to write.
+      lengths: target length of each request, int [requests], in tokens.
+      timings: the measured times of each system.
+    """
     figure, axes = _axes()
     for style, (name, timing) in zip(_styles(len(timings)), timings.items(), strict=True):
         medians = [np.median(timing.samples[timing.requests == index]) for index in range(len(lengths))]
@@ -43,7 +54,12 @@ def by_length(path: Path, lengths: np.ndarray, timings: Mapping[str, Timing]) ->
 
 
 def quality_against_latency(path: Path, systems: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draws BLEU against median latency of the systems whose BLEU is known."""
+    """Draws BLEU against median latency, for the systems whose BLEU is known.
+
+    Args:
+      path: the PNG file to write.
+      systems: the facts about each system, as `padir benchmark latency` writes them.
+    """
     figure, axes = _axes()
     known = {name: system for name, system in systems.items() if "bleu" in system}
     for style, (name, system) in zip(_styles(len(known)), known.items(), strict=True):
@@ -55,14 +71,19 @@ def quality_against_latency(path: Path, systems: Mapping[str, Mapping[str, Any]]
 
 
 def throughputs(path: Path, by_system: Mapping[str, Mapping[int, float]]) -> None:
-    """Draws sentences a second against batch size."""
+    """Draws sentences per second against batch size.
+
+    Args:
+      path: the PNG file to write.
+      by_system: sentences per second of each system, by batch size.
+    """
     figure, axes = _axes()
     for style, (name, rates) in zip(_styles(len(by_system)), by_system.items(), strict=True):
         axes.plot(list(rates), list(rates.values()), marker="o", label=name, **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("sentences in a batch")
-    axes.set_ylabel("sentences a second")
+    axes.set_ylabel("sentences per second")
     _save(figure, axes, path)
 
 
@@ -72,7 +93,7 @@ def _axes():
 
 
 def _styles(count: int) -> list[dict[str, str]]:
-    """One colour and line for each of `count` systems."""
+    """A colour and a line style for each of `count` systems."""
     return [
         {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i // len(_COLOURS) % len(_LINES)]}
         for i in range(count)

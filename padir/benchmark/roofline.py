@@ -1,4 +1,4 @@
-"""`padir benchmark roofline`: each phase of a request against what the machine can do."""
+"""`padir benchmark roofline`: times each phase of a request and compares it with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from padir.nn import flops
 from padir.nn.weights import project
 from padir.types import UNK_ID, Array, PyTree
 
-# The plain product: rows by as many different weights [2048, 512] as no cache holds (100 MB of float32).
+# The reference product multiplies rows by 24 weights [2048, 512]: 100 MB of float32, more than caches hold.
 _WEIGHTS, _OUT, _IN = 24, 2048, 512
-# The plain read: 256 MB of float32, added up.
+# The reference read sums this many float32 numbers: 256 MB.
 _READ = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A compiled piece of a request.
+    """One compiled part of a request.
 
     Attributes:
-      run: runs it once on arrays that are there already, and waits.
-      work: operations of its matrix products.
-      bytes: read, at least.
-      rows: of its matrix products.
-      product_type: what weights are multiplied in.
+      run: runs the phase once, on arrays that exist already, and waits for the result.
+      work: floating-point (or integer) operations of its matrix products.
+      bytes: a lower bound of the bytes that it reads.
+      rows: the number of rows of its matrix products.
+      product_type: the type in which weights are multiplied.
     """
 
     run: Callable[[], Any]
@@ -59,24 +59,25 @@ def roofline(
     num_pieces: int = 32_000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Times the phases of batch-1 requests and what the same process gets from plain products and reads.
+    """Times the phases of batch-1 requests, and a reference product and a reference read in the same process.
 
-    A phase's bound is its operations at the rate of the plain product of as many rows in its type, or its bytes at the
-    rate of a plain read, whichever takes longer; its `of_bound` is how much of the time measured that explains.
+    Each phase has a lower bound of its time (Williams et al., 2009): its operations at the rate of the reference
+    product with as many rows in the same type, or its bytes at the rate of the reference read, whichever is longer.
+    `of_bound` is this bound divided by the measured time: 1 means that the phase is as fast as the machine allows.
 
     Args:
-      systems: whose models are taken apart; trained or not.
-      output: JSON file to write.
-      source, target: tokens.
+      systems: the systems whose phases are timed, trained or untrained.
+      output: the JSON file to write.
+      source, target: lengths in tokens.
       repeats: how often each phase is timed.
-      num_pieces: vocabulary of untrained models.
-      seed: of the order.
+      num_pieces: vocabulary size of untrained models.
+      seed: random seed of the order in which phases are timed.
 
     Returns:
-      What was written: 'machine' (GFLOP/s by type and rows, GB/s) and, by system, its phases.
+      The contents of the JSON file: 'machine' (GFLOP/s by type and rows, and GB/s) and the phases of each system.
 
     Raises:
-      PadirError: a system that cannot be opened, or lengths that its model does not allow.
+      PadirError: a system cannot be opened, or its model does not allow these lengths.
     """
     facts = run_facts()
     opened = open_systems(systems, num_pieces)
@@ -117,17 +118,20 @@ def roofline(
 
 
 def _all_phases(opened: dict[str, Opened], source: int, target: int) -> dict[tuple[str, str], Phase]:
-    """The phases of every system, by its name and theirs."""
+    """The phases of all systems, by (name of the system, name of the phase)."""
     phases = {}
     for name, system in opened.items():
         if not 0 < source < system.model.max_source_length or not 0 < target <= system.model.max_target_length:
-            raise PadirError(f"benchmark roofline: {source} to {target} tokens are not what system {name!r} takes")
+            raise PadirError(
+                f"benchmark roofline: system {name!r} does not take {source} source and {target} target tokens; "
+                f"its model allows at most {system.model.max_source_length - 1} and {system.model.max_target_length}"
+            )
         phases |= {(name, label): phase for label, phase in phases_of(system, source, target).items()}
     return phases
 
 
 def _against(phase: Phase, seconds: float, flops_rate: float, read_rate: float) -> dict[str, float]:
-    """What a phase achieved in `seconds`, and its bound at operations and bytes a second of the machine."""
+    """What a phase achieved in `seconds`, and its bound on a machine with these rates per second."""
     bound = max(phase.work / flops_rate, phase.bytes / read_rate)
     return {
         "ms": 1e3 * seconds,
@@ -142,9 +146,16 @@ def _against(phase: Phase, seconds: float, flops_rate: float, read_rate: float) 
 
 
 def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
-    """The phases of a batch-1 request: encode, plan, one decoder step, and of that the logits.
+    """The phases of a batch-1 request.
 
-    Source and target are padded as a request's are: the source to its bucket; the target is taken as one.
+    Args:
+      system: the opened system.
+      source: source length in tokens; it is padded to its bucket, as in a request.
+      target: target length in tokens; it is taken as one of the target buckets, so it is not padded.
+
+    Returns:
+      The phases 'encode', 'plan' (what the decoder computes once per request), 'step' (one decoder step), and
+      'step: logits' (the part of a step that computes logits).
     """
     source = source_width(system.model, source)
     model, params, hypotheses = system.model, system.decoder.decoding_params, system.hypotheses
@@ -160,7 +171,7 @@ def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
 
     def step(params: PyTree, targets: Array, made: PyTree) -> tuple[Array, Array, PyTree]:
         net = model.module(params).network
-        # The last token of a cache that is full but for it.
+        # The last token of the target, when the cache is otherwise full.
         cache = net.empty_cache(hypotheses, target).replace(position=jnp.int32(target - 1)) if causal else None
         output = net.decode(targets[:, -1:] if causal else targets, made, cache)
         return *greedy(net.logits(output.hidden)), output.cache if causal else None
@@ -195,9 +206,9 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 
 
 def _product(kind: str, rows: int) -> Phase:
-    """Plain products of `rows` rows of a type, in the order of operands that the network uses."""
+    """The reference product with `rows` rows in one type, with the operands in the order that the network uses."""
     draw, dtype = np.random.default_rng(0).standard_normal, jnp.dtype(kind)
-    # Of integers it matters not which they are.
+    # The factor 10 gives int8 a range of values; the values do not affect the speed.
     weights = [jnp.asarray(10.0 * draw((_OUT, _IN))).astype(dtype) for _ in range(_WEIGHTS)]
     x = jnp.asarray(10.0 * draw((rows, _IN))).astype(dtype)
     summed = jnp.dtype("int32" if kind == "int8" else "float32")
@@ -210,7 +221,7 @@ def _product(kind: str, rows: int) -> Phase:
 
 
 def _read() -> Phase:
-    # A sum, not a copy: a decode reads weights and writes little, and fresh pages to write to cost more than reading.
+    # A sum and not a copy, because decoding reads weights and writes little. Writing to new pages would cost more.
     block = jnp.ones((_READ // 2048, 2048), jnp.float32)
     return Phase(_timed(lambda x: x.sum(axis=0), block), 0, 4 * _READ, 0, "float32")
 
@@ -221,9 +232,9 @@ def roofline_table(result: dict[str, Any]) -> str:
     lines = []
     for kind, by_rows in machine["gflops_per_second"].items():
         rates = ", ".join(f"{rate:.0f} with {rows} rows" for rows, rate in by_rows.items())
-        lines.append(f"plain products of {kind}, GFLOP/s: {rates}")
+        lines.append(f"reference product in {kind}, GFLOP/s: {rates}")
     lines += [
-        f"read {machine['read_gigabytes_per_second']:.1f} GB/s",
+        f"reference read: {machine['read_gigabytes_per_second']:.1f} GB/s",
         "| system | phase | ms | rows | GFLOP/s | GB/s | bound ms | of bound |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]

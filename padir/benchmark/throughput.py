@@ -1,4 +1,4 @@
-"""`padir benchmark throughput`: sentences a second at growing batch sizes."""
+"""`padir benchmark throughput`: measures sentences per second at increasing batch sizes."""
 
 from __future__ import annotations
 
@@ -32,25 +32,27 @@ def throughput(
     num_pieces: int = 32_000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measures sentences a second for every system and batch size; prints a table, writes JSON and a picture.
+    """Measures sentences per second for each system and batch size, prints a table, and writes JSON and a figure.
 
-    A batch size at which a system runs out of memory is its last: larger ones are left out for it, and it is said.
+    If a system runs out of memory at a batch size, a message says so, and this size and all larger ones are left out
+    for that system.
 
     Args:
       systems, workload, num_pieces, seed: as for `latency`.
-      output: JSON file to write; `<stem>.png` is written beside it.
-      batch_sizes: ascending.
+      output: the JSON file to write. The figure `<stem>.png` is written beside it.
+      batch_sizes: batch sizes in ascending order.
       repeats: how often each batch is timed on each system.
 
     Returns:
-      What was written.
+      The contents of the JSON file.
 
     Raises:
-      PadirError: as `latency`, or batch sizes that do not ascend.
+      PadirError: as for `latency`, or the batch sizes do not ascend.
     """
     if not batch_sizes or list(batch_sizes) != sorted(set(batch_sizes)) or batch_sizes[0] < 1 or repeats < 1:
         raise PadirError(
-            f"benchmark throughput: batch_sizes {tuple(batch_sizes)} must ascend from 1, repeats be positive"
+            f"benchmark throughput: batch_sizes {tuple(batch_sizes)} must be ascending numbers of at least 1, and "
+            f"repeats {repeats} must be at least 1"
         )
     facts = run_facts()
     asked = ask(systems, workload, num_pieces)
@@ -84,7 +86,7 @@ def throughput(
 
 
 def _fits(asked: Asked, batches: Sequence[Batch]) -> bool:
-    """Whether the largest batch can be answered."""
+    """Whether the system can answer the batch with the longest sources without running out of memory."""
     try:
         asked(max(batches, key=asked.source_width))
     except jax.errors.JaxRuntimeError as error:
@@ -95,7 +97,7 @@ def _fits(asked: Asked, batches: Sequence[Batch]) -> bool:
 
 
 def _describe(timing: Timing, size: int, batches: Sequence[Batch], asked: Asked) -> dict[str, Any]:
-    # Of all batches together: they may be of different lengths, and long ones count for as long as they take.
+    # The mean over all batches: batches differ in length, and each counts by the time that it takes.
     seconds = timing.samples.mean() / 1e3
     gflops = float(np.mean([asked.cost(batch).flops for batch in batches])) / 1e9
     return {
@@ -107,7 +109,7 @@ def _describe(timing: Timing, size: int, batches: Sequence[Batch], asked: Asked)
 
 
 def throughput_table(rates: dict[str, dict[int, float]], batch_sizes: Sequence[int]) -> str:
-    """Sentences a second as a Markdown table."""
+    """A Markdown table of sentences per second, with a row for each system and a column for each batch size."""
     lines = [f"| sentences/s at batch | {' | '.join(map(str, batch_sizes))} |", "|---|" + "---:|" * len(batch_sizes)]
     for name, by_size in rates.items():
         cells = (f"{by_size[size]:.2f}" if size in by_size else "–" for size in batch_sizes)

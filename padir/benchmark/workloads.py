@@ -1,4 +1,4 @@
-"""What systems are asked in a benchmark."""
+"""The requests that systems answer in a benchmark."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Request:
     """One sentence to translate.
 
     Attributes:
-      source: ids that end in EOS.
-      target_length: tokens to write, EOS counted; None where the model decides.
-      text: the source as text, to be answered by text; None where ids are answered by ids.
+      source: source ids, with EOS at the end.
+      target_length: target tokens to write, EOS counted; None if the model decides.
+      text: the source as text, if the answer must be text; None if the answer is ids.
     """
 
     source: tuple[int, ...]
@@ -34,21 +34,25 @@ class Request:
 
 
 class Workload(Protocol):
-    """Makes the requests of a benchmark."""
+    """A source of requests for a benchmark."""
 
     def requests(self, longest: int) -> list[Request]:
-        """Requests of at most `longest` tokens on either side."""
+        """Returns requests with at most `longest` tokens on each side, EOS counted.
+
+        Raises:
+          PadirError: the requests cannot be made, or none is short enough.
+        """
 
 
 @dataclass(frozen=True)
 class FixedLengths(Workload):
-    """Random ids, `source` tokens to `target` tokens, EOS counted.
+    """Requests with random ids and fixed lengths.
 
     Attributes:
-      source, target: lengths.
-      num_requests: different sources.
-      num_pieces: ids are drawn below this.
-      seed: of the ids.
+      source, target: lengths in tokens, EOS counted.
+      num_requests: number of requests; each has another source.
+      num_pieces: ids are drawn below this number.
+      seed: random seed of the ids.
     """
 
     source: int = 32
@@ -66,7 +70,8 @@ class FixedLengths(Workload):
         """See `Workload`."""
         if max(self.source, self.target) > longest:
             raise PadirError(
-                f"FixedLengths: source {self.source} or target {self.target} exceeds the models' {longest}"
+                f"FixedLengths: source {self.source} or target {self.target} exceeds the longest length of the models, "
+                f"{longest}"
             )
         draw = random.Random(self.seed)
         return [
@@ -79,13 +84,13 @@ class FixedLengths(Workload):
 
 @dataclass(frozen=True)
 class ParallelText(Workload):
-    """Source and target lengths of real sentence pairs: models are told how long each target is.
+    """Requests with the lengths of real sentence pairs. Models are told the target lengths.
 
     Attributes:
-      sources, references: files of one sentence a line, plain or .gz; line n of one translates line n of the other.
-      num_requests: sentences drawn; those with too many tokens are passed over, and counted.
-      num_pieces: of the vocabulary that is trained on both files to count tokens with.
-      seed: of the draw.
+      sources, references: files with one sentence per line, plain or .gz. Line n of one translates line n of the other.
+      num_requests: number of sentences to draw. Sentences with too many tokens are skipped; a message says how many.
+      num_pieces: size of the vocabulary that is trained on both files to count tokens.
+      seed: random seed of the draw.
     """
 
     sources: str
@@ -99,7 +104,8 @@ class ParallelText(Workload):
         sources, references = _read_lines(self.sources), _read_lines(self.references)
         if len(sources) != len(references):
             raise PadirError(
-                f"{self.sources} has {len(sources)} lines, {self.references} {len(references)}: they must be parallel"
+                f"{self.sources} has {len(sources)} lines but {self.references} has {len(references)}; "
+                "line n of one must translate line n of the other"
             )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "lengths.model"
@@ -110,21 +116,22 @@ class ParallelText(Workload):
         fitting = [pair for pair in pairs if max(len(pair.source), pair.target_length) <= longest]
         if len(fitting) < len(pairs):
             print(
-                f"passed over {len(pairs) - len(fitting)} of {len(pairs)} pairs: over {longest} tokens", file=sys.stderr
+                f"skipped {len(pairs) - len(fitting)} of {len(pairs)} pairs with more than {longest} tokens",
+                file=sys.stderr,
             )
         if not fitting:
-            raise PadirError(f"{self.sources}: no pair fits into {longest} tokens")
+            raise PadirError(f"{self.sources}: every sentence pair has more than {longest} tokens")
         return random.Random(self.seed).sample(fitting, min(self.num_requests, len(fitting)))
 
 
 @dataclass(frozen=True)
 class PreparedText(Workload):
-    """Sentences of a prepared set, translated from text to text by trained models.
+    """Sentences of a prepared data set, which trained models translate from text to text.
 
     Attributes:
-      data_dir: the prepared set.
-      split: which split.
-      num_requests: the first so many sentences that fit.
+      data_dir: the prepared data set.
+      split: the split to take sentences from.
+      num_requests: number of sentences, the first ones that are short enough.
     """
 
     data_dir: str
@@ -140,14 +147,20 @@ class PreparedText(Workload):
 
 
 def fitting_requests(examples: Sequence[Example], vocabulary: Vocabulary, longest: int) -> list[Request]:
-    """Source texts, uncut, of at most `longest` tokens, EOS counted; says how many are passed over."""
+    """Requests for the source texts that have at most `longest` tokens; prints how many are skipped.
+
+    Args:
+      examples: examples of a prepared set.
+      vocabulary: the vocabulary to count tokens with.
+      longest: the maximum number of source tokens, EOS counted.
+    """
     texts = [example.source_text for example in examples]
     every = [
         Request((*ids, EOS_ID), None, text) for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True)
     ]
     fitting = [request for request in every if len(request.source) <= longest]
     if len(fitting) < len(every):
-        print(f"passed over {len(every) - len(fitting)} sources of over {longest} tokens", file=sys.stderr)
+        print(f"skipped {len(every) - len(fitting)} sources with more than {longest} tokens", file=sys.stderr)
     return fitting
 
 
@@ -157,4 +170,4 @@ def _read_lines(path: str) -> list[str]:
         with opener(path, "rt", encoding="utf-8") as file:
             return [line.rstrip("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise PadirError(f"{path}: cannot be read as text: {error}") from error
+        raise PadirError(f"{path}: cannot be read as UTF-8 text: {error}") from error

@@ -1,4 +1,4 @@
-"""The `padir` command: what each subcommand is called, which flags it has, and how gin configures it.
+"""The `padir` command: its subcommands, their flags, and their configuration with gin.
 
-The only folder that knows gin; everything below it is plain Python that a notebook can call.
+This is the only folder that uses gin. Everything below it is plain Python that a notebook can call.
 """

@@ -1,4 +1,4 @@
-"""`python -m padir.cli`, where the `padir` command is not on the path."""
+"""Runs the `padir` command as `python -m padir.cli`, for environments where `padir` is not on the PATH."""
 
 import sys
 

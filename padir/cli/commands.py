@@ -1,4 +1,4 @@
-"""The subcommands of `padir`, one record each: what it runs, what `--help` says, where its configuration is kept.
+"""The subcommands of `padir`, one record each: function, help text, and the file that keeps its configuration.
 
 Importing this module does not import JAX, so `padir --help` answers at once.
 """
@@ -12,16 +12,16 @@ from typing import Any
 
 
 def _nowhere(given: dict[str, Any]) -> None:
-    """The configuration is not kept."""
+    """Returns None: the configuration is not saved."""
 
 
 def _never(has_value: Callable[[str], bool]) -> bool:
-    """One process runs the command."""
+    """Returns False: a single process runs the command."""
     return False
 
 
 def _beside(suffix: str) -> Callable[[dict[str, Any]], str]:
-    """`_beside('{output_dir}/x.gin')` keeps the configuration there, with the command's arguments filled in."""
+    """Saves the configuration to a path such as '{output_dir}/x.gin', with the command's arguments filled in."""
     return lambda given: suffix.format_map(given)
 
 
@@ -30,17 +30,18 @@ class Command:
     """One subcommand.
 
     Attributes:
-      name: as typed; of one word or of two ('benchmark latency').
+      name: the name as typed, one word or two ('benchmark latency').
       run: 'module:function'. The function's parameters become flags.
       summary: one line for `padir --help`.
-      example: a command line for the root of a checkout.
+      example: a command line that works in the root of a checkout.
       note: what a user must know besides the options.
-      configuration: path of the file that keeps the operative configuration, beside the command's result, from the
-        arguments given; None keeps it nowhere.
-      distributed: whether several processes run the command together, given a function that says whether
+      configuration: maps the command's arguments to the path of the file that keeps its operative configuration,
+        beside its result. None means that the configuration is not saved.
+      distributed: whether several processes run the command together. Its argument is a function that says whether
         'command.parameter' has a value.
-      trains: whether it asks for memory as training needs it before JAX starts, and saves when SIGTERM arrives.
-      gin_files: read where the user names none.
+      trains: whether the command trains. If so, memory allocation is set up for training before JAX starts, and
+        SIGTERM makes the command save a checkpoint and stop.
+      gin_files: gin files to read if the user names none.
       positional: the parameter that may follow the command without its flag.
     """
 
@@ -57,19 +58,19 @@ class Command:
 
     @property
     def configurable(self) -> str:
-        """The name that gin files bind to: 'benchmark_latency'."""
+        """The command's name in gin files, e.g. 'benchmark_latency'."""
         return self.name.replace(" ", "_")
 
     def function(self) -> Callable[..., Any]:
-        """Imports and returns what it runs."""
+        """Imports and returns the function that the command runs."""
         module, _, name = self.run.partition(":")
         return getattr(importlib.import_module(module), name)
 
 
 def _translations(given: dict[str, Any]) -> str | None:
-    """Where `translate` keeps its configuration: standard output has no place beside it.
+    """Where `translate` saves its configuration: beside the output file, or in the folder of its shards.
 
-    Shards lie in a folder; hosts numbered by hand would all write its file at the same time.
+    Nothing is saved for standard output. Of hosts that are numbered by hand, only host 0 saves.
     """
     if given["output"] == "-" or given["host_index"]:
         return None
@@ -80,7 +81,7 @@ _ALL = (
     Command(
         "prepare",
         "padir.data.prepare_process:prepare_in_process",
-        "run a Seqio task once and write it as an ArrayRecord set",
+        "run a Seqio task once and write the result as ArrayRecord files",
         "padir prepare --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\"",
         configuration=_beside("{output_dir}/prepare.gin"),
     ),
@@ -90,15 +91,15 @@ _ALL = (
         "train a SentencePiece vocabulary on both sides of a task's training text",
         "padir vocabulary --gin_file=runs/synthetic_ar.gin --output=runs/vocabulary.model",
         note=(
-            "One model serves several sets: prepare each with --gin.PrepareSettings.vocabulary=\"'FILE'\". "
-            "Their manifests keep its hash."
+            "Several data sets can share one vocabulary: prepare each with "
+            "--gin.PrepareSettings.vocabulary=\"'FILE'\". Their manifests record the vocabulary's hash."
         ),
         configuration=_beside("{output}.gin"),
     ),
     Command(
         "train",
         "padir.training.train:train",
-        "train a model, or go on with the newest checkpoint",
+        "train a model, or resume from the newest checkpoint",
         "padir train --gin_file=runs/synthetic_ar.gin --gin.DATA_DIR=\"'runs/data'\" --gin.RUN_DIR=\"'runs/ar'\"",
         configuration=lambda given: None if given["describe"] else f"{given['run_dir']}/train.gin",
         distributed=lambda has_value: True,
@@ -107,35 +108,36 @@ _ALL = (
     Command(
         "evaluate",
         "padir.evaluation.evaluate:evaluate",
-        "translate a split of a prepared set and score it",
+        "translate a split of a prepared data set and score the translations",
         "padir evaluate --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/results --name=ar",
         configuration=_beside("{output_dir}/{name}.gin"),
     ),
     Command(
         "tables",
         "padir.evaluation.tables:tables",
-        "lay results of evaluate beside the paper's tables, and say what has not been run",
+        "show results of evaluate beside the paper's tables, and mark what has not been run",
         "padir tables --results runs/results --output_dir=runs/tables",
         configuration=_beside("{output_dir}/tables.gin"),
     ),
     Command(
         "translate",
         "padir.inference.translate:translate_files",
-        "translate lines of files or standard input",
+        "translate the lines of files or of standard input",
         'echo "Peter helps a big dog." | padir translate --run_dir=runs/ar',
         note=(
-            "The configuration used is kept beside an output file; with standard output it is not. With --shards=N "
-            "the output is a folder of N files of the same share of the input's bytes, which several hosts divide "
-            "among themselves; started again, they do what is missing."
+            "The configuration is saved beside the output file. It is not saved if the output is standard output. "
+            "With --shards=N the output is a folder of N files, each for an equal share of the input's bytes. "
+            "Several hosts divide these shards among themselves. If they are interrupted, run the same command "
+            "again: it writes only the missing shards."
         ),
         configuration=_translations,
-        # Hosts that were numbered by hand do not know of one another.
+        # Hosts that are numbered by hand work independently: they need no coordinator.
         distributed=lambda has_value: has_value("translate.shards") and not has_value("translate.num_hosts"),
     ),
     Command(
         "distill",
         "padir.inference.distill:distill",
-        "make a teacher's translations the targets of a new set",
+        "write a new data set whose targets are a teacher's translations",
         "padir distill --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/distilled",
         configuration=_beside("{output_dir}/distill.gin"),
         distributed=lambda has_value: True,
@@ -143,7 +145,7 @@ _ALL = (
     Command(
         "benchmark latency",
         "padir.benchmark.latency:latency",
-        "measure how long requests take, systems side by side",
+        "measure the latency of requests for several systems",
         "padir benchmark latency --gin_file=bench/trained.gin --gin.AR_DIR=\"'runs/ar'\" "
         "--gin.PADIR_DIR=\"'runs/padir'\" --gin.DATA_DIR=\"'runs/data'\" --output=runs/latency.json",
         configuration=_beside("{output}.gin"),
@@ -151,7 +153,7 @@ _ALL = (
     Command(
         "benchmark throughput",
         "padir.benchmark.throughput:throughput",
-        "measure sentences a second at growing batch sizes",
+        "measure sentences per second at increasing batch sizes",
         "padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin "
         "--output=runs/throughput.json",
         configuration=_beside("{output}.gin"),
@@ -159,31 +161,31 @@ _ALL = (
     Command(
         "benchmark roofline",
         "padir.benchmark.roofline:roofline",
-        "take a request apart and hold it against the machine's limits",
+        "time the parts of a request and compare each with the limits of the machine",
         "padir benchmark roofline --gin_file=bench/paper.gin --output=runs/roofline.json",
         configuration=_beside("{output}.gin"),
     ),
     Command(
         "benchmark compare",
         "padir.benchmark.compare:compare",
-        "hold two results of benchmark latency against each other",
+        "compare two results of benchmark latency",
         "padir benchmark compare --before=runs/latency.json --after=runs/later.json",
     ),
     Command(
         "analyze attention",
         "padir.analysis.attention:attention",
-        "compare attention where the output stutters with attention where it does not",
+        "compare attention at positions that stutter with attention at positions that do not",
         "padir analyze attention --run_dir=runs/padir --data_dir=runs/data --output_dir=runs/attention",
         configuration=_beside("{output_dir}/attention.gin"),
     ),
     Command(
         "demo",
         "padir.demo.run:demo",
-        "teacher, distillation, student and comparison on the embedded language pair",
+        "train a teacher, distil it into a student and compare both, on a built-in synthetic language pair",
         "padir demo --output_dir=demo",
         note=(
-            "A --gin_file takes the place of runs/demo.gin, which holds all the sizes: begin yours with "
-            "include 'runs/demo.gin' to change some of them. --gin.NAME=VALUE alone goes on top of it."
+            "A --gin_file replaces runs/demo.gin, which sets all sizes. To change only some of them, start your own "
+            "file with include 'runs/demo.gin', or use --gin.NAME=VALUE without a --gin_file."
         ),
         configuration=_beside("{report_dir}/demo.gin"),
         gin_files=("runs/demo.gin",),
@@ -191,35 +193,35 @@ _ALL = (
     Command(
         "theory",
         "padir.theory.run:theory",
-        "draw the figures of the paper's theory and check its claims, exactly",
+        "draw the figures of the paper's theory chapter and check its claims with exact calculations",
         "padir theory --output_dir=runs/theory --quick",
         configuration=_beside("{output_dir}/theory.gin"),
     ),
     Command(
         "import",
         "padir.runs.convert:import_checkpoint",
-        "make a run directory of a T5X checkpoint or a Hugging Face T5 folder",
+        "make a run directory from a T5X checkpoint or a Hugging Face T5 folder",
         "padir import --source=t5-small --output_dir=runs/t5_small",
         configuration=_beside("{output_dir}/import.gin"),
     ),
     Command(
         "checkpoint",
         "padir.runs.describe:describe_checkpoint",
-        "say what a checkpoint holds: step, parameters, hashes (--path, or the folder alone)",
+        "show what a checkpoint contains: step, parameters, hashes (--path=FOLDER, or just FOLDER)",
         "padir checkpoint --path=runs/ar",
         positional="path",
     ),
     Command(
         "average",
         "padir.runs.average:average",
-        "make a run directory of the mean of a run's checkpoints, or of its moving average",
+        "make a run directory from the mean of a run's checkpoints, or from its moving average",
         "padir average --run_dir=runs/ar --output_dir=runs/ar_mean --last=3",
         configuration=_beside("{output_dir}/average.gin"),
     ),
     Command(
         "export",
         "padir.runs.convert:export_checkpoint",
-        "write a trained model as safetensors, for Hugging Face if it is autoregressive",
+        "write a trained model as safetensors; an autoregressive one loads in Hugging Face transformers",
         "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
         configuration=_beside("{output_dir}/export.gin"),
     ),

@@ -1,4 +1,4 @@
-"""What gin files can make with @NAME()."""
+"""The dataclasses that gin files can construct with @NAME()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gin's configuration says, read as text: which name is bound to what, and what refers to what."""
+"""Reads gin's configuration as text: the value bound to each name, and which names a value refers to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def statements_of(text: str) -> dict[str, str]:
-    """What is bound: {'train.run_dir': '%RUN_DIR', 'RUN_DIR': "'runs/ar'", …} of the text of `gin.config_str`."""
+    """Bindings in the text of `gin.config_str`: {'train.run_dir': '%RUN_DIR', 'RUN_DIR': "'runs/ar'", …}."""
     statements: dict[str, str] = {}
     name = ""
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
@@ -20,7 +20,12 @@ def statements_of(text: str) -> dict[str, str]:
 
 
 def reached_by(command: str, statements: dict[str, str]) -> set[str]:
-    """Names of the macros and parameters that a subcommand reads."""
+    """Names of all macros and parameters that a subcommand reads, directly or through others.
+
+    Args:
+      command: the subcommand's name in gin files, e.g. 'benchmark_latency'.
+      statements: the bindings, as `statements_of` returns them.
+    """
     reached, queue = set(), [name for name in statements if name.split(".")[0] == command]
     while queue:
         name = queue.pop()
@@ -38,6 +43,6 @@ def reached_by(command: str, statements: dict[str, str]) -> set[str]:
 
 
 def macros_in(value: str) -> set[str]:
-    """Names of the macros that a value refers to: {'A', 'B'} of "(%A, {'%C': %B}, %gin.REQUIRED)"."""
+    """Names of the macros that a value refers to: {'A', 'B'} for "(%A, {'%C': %B}, %gin.REQUIRED)"."""
     unquoted = re.sub(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", "", value)
     return set(re.findall(r"%(\w+)(?![\w./])", unquoted))

@@ -1,4 +1,4 @@
-"""The `padir` command."""
+"""The `padir` command: parses the command line, runs one subcommand and returns the exit status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from padir import __version__
 from padir.cli.commands import COMMANDS, Command
 from padir.errors import PREEMPTED_STATUS, PadirError, Preempted
 
-# Parameters of these types are flags of their own; everything else is set through gin.
+# Parameters of these types become flags; everything else is set through gin.
 _FLAG_TYPES = {
     "str": str,
     "str | None": str,
@@ -30,15 +30,20 @@ _FLAG_TYPES = {
 }
 
 
-# First words that take a second one: "benchmark" of "benchmark latency".
+# First words of commands of two words, such as "benchmark" in "benchmark latency".
 _GROUPS = {name.split()[0] for name in COMMANDS if " " in name}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one subcommand; returns the exit status.
+    """Runs one subcommand.
 
-    2: the user can mend it, and one line says how. 74: storage failed, and may not the next time. 75: told to stop,
-    saved, to be started again. 141: nobody reads what it prints any more.
+    Args:
+      arguments: the command line without the program's name; that of this process if None.
+
+    Returns:
+      The exit status. 0: success. 2: a mistake that the user can correct; one line says how. 74: storage failed, and
+      another try may succeed. 75: the job was told to stop and has saved its state; start it again to resume.
+      130: interrupted from the keyboard. 141: the reader of the output has closed the pipe.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = joined(arguments)
@@ -55,14 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
         _tell(f"padir {options.command}: {error}")
         return error.status
     except Preempted as error:
-        _tell(f"padir {options.command}: {error}; the same command goes on from there")
+        _tell(f"padir {options.command}: {error}; run the same command again to resume")
         return PREEMPTED_STATUS
     except KeyboardInterrupt:
         _tell(f"padir {options.command}: interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does: said by the status that SIGPIPE would have given, for it
-        # may also have been that of what a long job says.
+        # The reader has closed the pipe, as in `| head`. The status is the one that SIGPIPE would have given.
+        # Redirecting both streams keeps Python from failing again when it flushes them at exit.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return 128 + signal.SIGPIPE
@@ -70,16 +75,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tell(text: str) -> None:
-    """Prints to standard error; where nobody reads that any more, the status still says what happened."""
+    """Prints to standard error. A closed pipe is ignored, so that the exit status still says what happened."""
     with contextlib.suppress(BrokenPipeError):
         print(text, file=sys.stderr)
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """The arguments as the parser takes them.
+    """Rewrites the arguments into the form that the parser expects.
 
-    A command of two words is made one, ["benchmark", "latency", …] → ["benchmark latency", …], and what may follow a
-    command without its flag gets it, ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"].
+    The two words of a command become one argument: ["benchmark", "latency", …] → ["benchmark latency", …].
+    A positional argument gets its flag: ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"].
     """
     if len(arguments) > 1 and not arguments[1].startswith("-"):
         if arguments[0] in _GROUPS:
@@ -91,7 +96,7 @@ def joined(arguments: list[str]) -> list[str]:
 
 
 def _run(options: argparse.Namespace, bindings: list[str]) -> None:
-    # Imported late, here and below: `padir --help` need not wait for JAX.
+    # Imported here, and in functions below, so that `padir --help` need not wait for JAX.
     from padir.cli import config
     from padir.runtime import distributed, host_memory
 
@@ -114,18 +119,18 @@ def _keep_compiled(folder: str) -> None:
     import jax
 
     jax.config.update("jax_compilation_cache_dir", folder)
-    # However quickly they were compiled: a request of a small model is many small programs.
+    # By default JAX keeps only slow compilations, but a small model's request needs many quick ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def flags_of(command: Command) -> dict[str, inspect.Parameter]:
-    """Parameters of a command that are plain text, numbers or yes and no: these are flags, by name."""
+    """A command's flags by name: its parameters that are strings, lists of strings, numbers or booleans."""
     parameters = inspect.signature(command.function()).parameters
     return {name: parameter for name, parameter in parameters.items() if str(parameter.annotation) in _FLAG_TYPES}
 
 
 def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser and its subcommands'; only the chosen subcommand gets its own flags."""
+    """The parser, and the parser of each subcommand. Only the chosen subcommand gets its own flags."""
     parser = argparse.ArgumentParser(
         prog="padir", description="Parallel decoding by iterative refinement.", allow_abbrev=False
     )
@@ -144,15 +149,21 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
             "--gin_file", action="append", default=[], metavar="FILE", help="gin file; may be repeated"
         )
         command.add_argument(
-            "--gin_search_path", action="append", default=[], metavar="DIR", help="where to look for gin files, too"
+            "--gin_search_path",
+            action="append",
+            default=[],
+            metavar="DIR",
+            help="another folder to search for gin files; may be repeated",
         )
         command.add_argument(
             "--compilation_cache",
             metavar="DIR",
-            help="keep compiled programs here, so that the next process need not compile them",
+            help="keep compiled programs in this folder, so that the next process need not compile them again",
         )
-        # Only for the help text: any --gin.… is taken from what argparse leaves over.
-        command.add_argument("--gin.NAME=VALUE", dest="_", nargs=0, action=_Never, help="bind NAME in gin's syntax")
+        # Only for the help text: `main` takes every --gin.… from the arguments that argparse does not know.
+        command.add_argument(
+            "--gin.NAME=VALUE", dest="_", nargs=0, action=_Never, help="set NAME to a value in gin's syntax"
+        )
         if name == chosen:
             _add_flags(command, record)
             command.epilog = _epilog(record)
@@ -161,7 +172,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
 
 
 class _Never(argparse.Action):
-    """An option that stands in the help text and is never matched."""
+    """The action of an option that appears in the help text and never matches an argument."""
 
     def __call__(self, *arguments) -> None:
         raise AssertionError("matched a placeholder")
@@ -169,19 +180,20 @@ class _Never(argparse.Action):
 
 def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
     group = parser.add_argument_group(
-        "short for --gin.", f"each sets a parameter of {command.configurable}; gin sets the others"
+        "flags of this command",
+        f"--FLAG=VALUE is short for --gin.{command.configurable}.FLAG=VALUE; all other parameters are set through gin",
     )
     for name, parameter in flags_of(command).items():
         needed = parameter.default is parameter.empty
         group.add_argument(
             f"--{name}",
             **_argument(str(parameter.annotation)),
-            help="needed, here or in a gin file" if needed else f"default {parameter.default!r}",
+            help="required, here or in a gin file" if needed else f"default {parameter.default!r}",
         )
 
 
 def _argument(annotation: str) -> dict[str, Any]:
-    """How argparse reads a parameter of this type; bool makes --name and --no-name of it."""
+    """Options of argparse for a parameter of this type; a bool becomes --name and --no-name."""
     if annotation == "bool":
         return {"action": argparse.BooleanOptionalAction}
     several = annotation == "Sequence[str]"
@@ -193,11 +205,15 @@ def _argument(annotation: str) -> dict[str, Any]:
 
 
 def _epilog(command: Command) -> str:
-    """What gin sets, the note, and the example, which is copied whole and so never wrapped."""
+    """The end of the help text: fields that gin sets, the note, and the example.
+
+    The example is not wrapped, so that it can be copied as one line.
+    """
     paragraphs = [_filled(f"{name}: {fields}") for name, fields in _gin_fields(command).items()]
     if paragraphs:
         paragraphs = [
-            "fields of @NAME() where a gin file names it; set with --gin.NAME.FIELD=VALUE:",
+            "dataclasses that this command takes, with their fields; set one with --gin.NAME.FIELD=VALUE",
+            "(this has an effect only where a gin file or another binding uses @NAME()):",
             *paragraphs,
             "",
         ]
@@ -207,7 +223,7 @@ def _epilog(command: Command) -> str:
 
 
 def _gin_fields(command: Command) -> dict[str, str]:
-    """Fields, with their defaults, of the dataclasses that a command takes: {'Cadence': 'log=100, …'}."""
+    """Fields and defaults of each dataclass that a command takes: {'Cadence': 'log=100, …', …}."""
     return {
         option.__name__: ", ".join(
             field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default!r}"
@@ -218,7 +234,7 @@ def _gin_fields(command: Command) -> dict[str, str]:
 
 
 def dataclasses_of(command: Command) -> list[type]:
-    """The dataclasses that a command takes and gin can make, each once."""
+    """The dataclasses among the types of a command's parameters that gin can construct, without duplicates."""
     from padir.cli.configurables import DATACLASSES
 
     hints = typing.get_type_hints(command.function()).values()
@@ -228,4 +244,3 @@ def dataclasses_of(command: Command) -> list[type]:
 
 def _filled(text: str) -> str:
     return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    ")
-

@@ -1,6 +1,6 @@
-"""Finds what a user's own modules define, so that gin can make it: `Refinement.remask = @my_policies.RemaskRare()`.
+"""Finds classes and functions in a user's own modules for gin: `Refinement.remask = @my_policies.RemaskRare()`.
 
-A module may be installed, or lie in the working directory, beside a gin file, or in a folder of `--gin_search_path`.
+The module may be installed, or be in the working directory, beside a gin file, or in a folder of `--gin_search_path`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 from padir.errors import PadirError
 
-# gin's words for a name that nobody registered: a reference '@a/module.Class()', or the left side of a binding.
+# gin's message for a name that is not registered: a reference '@a/module.Class()', or the left side of a binding.
 _UNKNOWN = re.compile(r"No configurable matching (?:reference )?'@?(?:[\w/]+/)?((?:\w+\.)+)(\w+)(?:\(\))?'")
 
 
 def unknown_name(message: str) -> tuple[str, str] | None:
-    """(module, name) of what gin's error message says nobody registered; None if it says something else."""
+    """The (module, name) that gin's error message reports as not registered; None for any other message."""
     found = _UNKNOWN.search(message)
     return (found.group(1).rstrip("."), found.group(2)) if found else None
 
 
 def find(module_name: str, name: str, folders: Sequence[str]) -> Any | None:
-    """Imports a user's module and returns what it calls `name`.
+    """Imports a user's module and returns its class or function `name`.
 
     Args:
-      module_name: dotted.
-      name: of a class or function in it.
-      folders: where to look for the module after Python's own path. They stay on that path, as the module may import
-        its neighbours later.
+      module_name: the module's dotted name.
+      name: the name of a class or function in it.
+      folders: where to look for the module after Python's own path. They stay on that path, because the module may
+        import its neighbours later.
 
     Returns:
       The class or function; None if there is no such module.
@@ -49,7 +49,7 @@ def find(module_name: str, name: str, folders: Sequence[str]) -> Any | None:
     if isinstance(found, type) and not _is_frozen(found):
         raise PadirError(
             f"@{module_name}.{name}: put @dataclasses.dataclass(frozen=True) above the class in {module.__file__}; "
-            "what a compiled program depends on must be hashable"
+            "JAX needs a hashable object to recognise the programs that it has compiled for it"
         )
     return found
 
@@ -74,11 +74,14 @@ def _is_frozen(cls: type) -> bool:
 
 
 def with_modules(text: str, modules: dict[str, str]) -> str:
-    """A configuration as gin prints it, in which the users' classes are named with their modules again.
+    """Adds the modules of users' classes to a configuration, from which gin leaves them out when it prints it.
 
     Args:
-      text: in gin's syntax.
-      modules: {'RemaskRare': 'my_policies', …}
+      text: a configuration in gin's syntax.
+      modules: the module of each class: {'RemaskRare': 'my_policies', …}.
+
+    Returns:
+      The configuration with 'my_policies.RemaskRare' in place of 'RemaskRare'.
     """
     for name, module in modules.items():
         text = re.sub(rf"^((?:\w+/)*){name}(?=\.\w+ =)|(@(?:\w+/)*){name}\b", rf"\1\2{module}.{name}", text, flags=re.M)

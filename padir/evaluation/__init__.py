@@ -1,4 +1,5 @@
-"""How good a system is: scores with significance, reports, tables beside the paper's, pictures.
+"""How good a system is: scores, significance tests, reports, comparison with the paper's tables, and figures.
 
-Every score says how it was computed (signature, split, decode), and two systems are compared by a test.
+Every score states how it was computed (signature, split, decoding), and two systems are compared with a
+significance test.
 """

@@ -1,4 +1,4 @@
-"""Quality of a trained model on a split of a prepared set."""
+"""`padir evaluate`: translates a split of a prepared data set with a trained model and scores the translations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,20 @@ from padir.runs.directory import check_vocabulary
 def decode_examples(
     translator: Translator, examples: list[Example], decode: DecodeConfig | None, *, batch_size: int, label: str
 ) -> list[Translation]:
-    """Translates prepared examples, in order, with a progress bar; an oracle is told the references' lengths."""
+    """Translates prepared examples, with a progress bar.
+
+    A model whose length predictor is 'oracle' is given the lengths of the references.
+
+    Args:
+      translator: the trained model.
+      examples: what to translate.
+      decode: how to decode; the model's default if None.
+      batch_size: sentences decoded at a time.
+      label: what the progress bar is called.
+
+    Returns:
+      One translation per example, in the same order.
+    """
     sources = [example.source_ids for example in examples]
     lengths = None
     if getattr(translator.model, "length_predictor", None) == "oracle":
@@ -56,21 +69,21 @@ def score(
     predicts_length: bool = True,
     with_ter: bool = True,
 ) -> dict[str, Any]:
-    """Quality of translations against their references.
+    """Scores translations against their references.
 
     Args:
       translations: one per example.
       examples: sources and references.
       checker: 'module:function' of the task's validity checker, or None.
       tokenize: sacreBLEU's tokenizer: '13a', 'intl', 'zh', ….
-      predicts_length: whether the model chose the lengths of its targets before it wrote them.
-      with_ter: whether to compute TER, which takes several times as long as all else.
+      predicts_length: whether the model predicted the target lengths before it decoded.
+      with_ter: whether to compute TER, which takes several times as long as all other scores together.
 
     Returns:
-      What `padir.metrics.quality.QualityScores` holds, plus `mean_steps_run` and, of predicted lengths against those
-      of the references, in tokens with EOS: `length_accuracy` (percent that are equal), `length_error` (mean absolute
-      difference) and `length_bias` (mean difference, above 0 where predictions are too long); None where lengths were
-      not predicted.
+      The fields of `padir.metrics.quality.QualityScores`, `mean_steps_run`, and three scores of the predicted lengths
+      against the lengths of the references, in tokens with EOS: `length_accuracy` (percent that are equal),
+      `length_error` (mean absolute difference) and `length_bias` (mean difference; positive if predictions are too
+      long). These three are None if lengths were not predicted.
     """
     quality = evaluate_hypotheses(
         [translation.text for translation in translations],
@@ -112,36 +125,40 @@ def evaluate(
     trained_on: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Translates a split and scores it; prints the scores and writes `<output_dir>/<name>.{json,md,txt}`.
+    """Translates a split and scores the translations.
 
-    With a baseline also `<name>.html`: source, reference and both outputs side by side, sortable by their difference.
+    Prints the scores and writes them to `<output_dir>/<name>.json` and `.md`, and the translations to `.txt`. With a
+    baseline, it also writes `<name>.html`: each source and reference with the two outputs side by side, sortable by
+    the difference of their scores.
 
     Args:
-      run_dir: the trained model.
-      data_dir: a prepared set with the model's vocabulary.
-      output_dir: where results go.
-      name: what to call this system; names the files.
+      run_dir: the run directory of the trained model.
+      data_dir: a prepared data set with the model's vocabulary.
+      output_dir: the folder for the results.
+      name: the name of this system, which is also the name of the files.
       decode: how to decode; the model's default if None.
-      rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
-      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
-      split: of the set.
-      baseline: another evaluation's .txt, one hypothesis a line, to compare with by paired bootstrap and by
-        approximate randomisation.
+      rescore_with: the run directory of an autoregressive model that ranks a parallel model's hypotheses.
+      compute_type: 'bfloat16' or 'int8' rounds both factors of products with weights to this type; see `padir.load`.
+      split: the split to translate.
+      baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by
+        paired bootstrap and by approximate randomisation.
       batch_size: sentences decoded at a time.
-      tokenize: sacreBLEU's tokenizer for BLEU: '13a', 'zh', 'intl', …; None takes that of the target language.
-      length_buckets: scores are also given by source length: longest source, in tokens, of each bucket but the last.
-      bleurt: folder of a BLEURT-20 checkpoint, to score with it as well.
-      comet: a COMET checkpoint, or the name of one that COMET downloads, to score with it as well.
-      comet_python: the Python of an environment that has COMET.
-      trained_on: 'raw' or 'distilled', for the tables, where the run directory does not say so itself.
-      seed: of decoding, where it is random.
+      tokenize: sacreBLEU's tokenizer for BLEU: '13a', 'zh', 'intl', …; None chooses by the target language.
+      length_buckets: upper bounds, in source tokens, of the buckets for scores by source length. Longer sources form
+        one more bucket.
+      bleurt: the folder of a BLEURT-20 checkpoint, to score with BLEURT as well.
+      comet: a COMET checkpoint, or the name of one that COMET downloads, to score with COMET as well.
+      comet_python: the Python interpreter of an environment in which COMET is installed.
+      trained_on: 'raw' or 'distilled': the training data, if the run directory does not record it. `padir tables`
+        needs it.
+      seed: random seed of decoding policies that sample.
 
     Returns:
-      The scores as written.
+      The scores as written to the JSON file.
 
     Raises:
-      PadirError: vocabularies differ, no such split, a baseline of another number of lines, or an option that does
-        not fit.
+      PadirError: the vocabularies differ, the split does not exist, the baseline has another number of lines, or an
+        option does not fit the model.
     """
     check_buckets(length_buckets)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
@@ -150,7 +167,7 @@ def evaluate(
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
     tokenize = tokenizer_of(data.manifest.target_language) if tokenize is None else tokenize
-    make_metrics(tokenize)  # Refuses a tokenizer that is not there before the work, not after it.
+    make_metrics(tokenize)  # Fails before the decoding, not after it, if there is no such tokenizer.
     decode = translator.checked(decode)
     examples = prepared.read(range(len(prepared)))
     other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
@@ -164,7 +181,7 @@ def evaluate(
         translations, examples, data.manifest.checker, tokenize, predicts_length=_predicts_length(translator, decode)
     )
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
-    # What T5X reports by default, and the paper's Table 4.2.
+    # T5X reports BLEU with this tokenizer by default, and so does the paper's Table 4.2.
     result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")
     result |= learned.scores([example.source_text for example in examples], ours)
     result |= ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
@@ -175,7 +192,7 @@ def evaluate(
         result |= _against(baseline, ours, theirs, length_buckets)
         page = side_by_side.page(result, [e.source_text for e in examples], ours.references, ours.side(), theirs.side())
         write_text(directory / f"{name}.html", page)
-    # A hypothesis is one line by construction: SentencePiece turns line ends into spaces.
+    # A hypothesis never contains a line break: SentencePiece turns line breaks into spaces.
     write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in ours.texts))
     write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / f"{name}.md", report.markdown(result))
@@ -184,14 +201,15 @@ def evaluate(
 
 
 class _Output:
-    """One system's output with what is counted in it.
+    """One system's output and the counts that its scores are computed from.
 
     Attributes:
-      texts: a hypothesis an example.
-      references: a text an example.
+      texts: one hypothesis per example.
+      references: one reference per example.
       tokenize: sacreBLEU's tokenizer for BLEU.
-      counts: for BLEU and chrF.
-      items: for stutter; words are characters in text without spaces, tokens those of the re-tokenised text.
+      counts: n-gram counts for BLEU and chrF.
+      items: words and tokens for stutter. In scripts without spaces each character is a word. Tokens come from
+        tokenising the hypothesis again.
     """
 
     def __init__(self, texts: list[str], examples: list[Example], vocabulary: Vocabulary, tokenize: str):
@@ -211,7 +229,7 @@ class _Output:
         }
 
     def stutter(self) -> dict[str, float]:
-        """Rates on words and tokens: the excess, all repeats of the output, and those of the references."""
+        """Per 100 words and per 100 tokens: stutter, all repeats of the output, and repeats of the references."""
         rates = {}
         for unit, (outputs, references) in self.items.items():
             found = stutter_rates(outputs, references)
@@ -221,26 +239,26 @@ class _Output:
         return rates
 
     def by_source_length(self, longest: Sequence[int]) -> list[dict[str, Any]]:
-        """Scores by source length."""
+        """Scores by source length, one dictionary per bucket; see `padir.metrics.breakdown.by_length`."""
         return by_length(self._lengths, longest, self.counts, self.items)
 
     def side(self) -> side_by_side.Side:
-        """What the side-by-side page shows of it."""
+        """This output as the side-by-side page takes it."""
         return side_by_side.Side(self.texts, self.counts)
 
 
 class _LearnedMetrics:
-    """BLEURT and COMET, where they are asked for."""
+    """BLEURT and COMET, if they were requested."""
 
     def __init__(self, bleurt: str | None, comet: str | None, comet_python: str | None):
-        """Raises PadirError, before anything is decoded, if one of them cannot be had."""
+        """Raises PadirError, before anything is decoded, if a requested metric is not available."""
         self._bleurt, self._comet, self._comet_python = bleurt, comet, comet_python
         self._checkpoint = check_bleurt(bleurt) if bleurt is not None else None
         if comet is not None:
             check_comet(comet_python)
 
     def scores(self, sources: Sequence[str], output: _Output) -> dict[str, Any]:
-        """Means over sentences, times 100 (as the paper's Table 4.3 gives BLEURT), and what they were made with."""
+        """Means over sentences, times 100 as BLEURT in the paper's Table 4.3, and the checkpoint behind each."""
         found: dict[str, Any] = {}
         if self._checkpoint is not None:
             scores = bleurt_scores(self._bleurt, output.references, output.texts)
@@ -252,7 +270,7 @@ class _LearnedMetrics:
 
 
 def _against(baseline: str, ours: _Output, theirs: _Output, length_buckets: Sequence[int]) -> dict[str, Any]:
-    """The comparison with a baseline, and what of the baseline's own scores stands beside the system's."""
+    """The comparison with a baseline, and the baseline's own scores that the report shows."""
     bootstrap = paired_bootstrap(ours.texts, theirs.texts, ours.references, tokenize=ours.tokenize)
     randomization = approximate_randomization(ours.counts, theirs.counts)
     return {
@@ -265,19 +283,19 @@ def _against(baseline: str, ours: _Output, theirs: _Output, length_buckets: Sequ
 
 
 def _predicts_length(translator: Translator, decode: DecodeConfig) -> bool:
-    """Whether lengths are predicted; an oracle is told them, an autoregressive model writes until it ends."""
+    """Whether the model predicts lengths. An oracle is given them, and an autoregressive model writes until EOS."""
     return isinstance(decode, Refinement) and translator.model.length_predictor != "oracle"
 
 
 def _read_baseline(path: str, expected: int, references: str) -> list[str]:
     try:
-        # Only a newline ends a hypothesis; str.splitlines would also cut at Unicode's line separators.
+        # Only "\n" ends a hypothesis; str.splitlines would also split at Unicode line separators.
         lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
     if len(lines) != expected:
         raise PadirError(
-            f"{path}: has {len(lines)} hypotheses where the references, {references}, are {expected}; "
+            f"{path}: has {len(lines)} hypotheses, but {references} has {expected} references; "
             "compare outputs of the same split"
         )
     return lines

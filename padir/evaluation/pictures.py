@@ -1,4 +1,4 @@
-"""Pictures and the Markdown page of a comparison."""
+"""Figures and the Markdown report of the demo."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from matplotlib.figure import Figure
 
 from padir.decoding.state import Trace
 
-# Colours that stay apart for colour-blind readers.
+# Colour-blind readers can tell these colours apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def quality_by_steps(
     path: Path, curves: Mapping[str, Mapping[int, Mapping[str, Any]]], baseline: Mapping[str, Any], baseline_name: str
 ) -> None:
-    """Draws BLEU and validity against refinement steps, with the baseline as a level.
+    """Draws BLEU and validity against the number of refinement steps, with the baseline as a horizontal line.
 
     Args:
-      path: PNG to write.
-      curves: by name of a student, by number of steps, its scores.
+      path: the PNG file to write.
+      curves: scores of each student for each number of steps: {student: {steps: {'bleu': …, 'validity': …}}}.
       baseline: scores of the autoregressive teacher.
-      baseline_name: what to call it.
+      baseline_name: the teacher's name in the legend.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, metric in zip(figure.subplots(1, 2), ("bleu", "validity"), strict=True):
@@ -36,7 +36,7 @@ def quality_by_steps(
         axes.set_xscale("log", base=2)
         ticks = sorted({step for by_steps in curves.values() for step in by_steps})
         axes.set_xticks(ticks, [str(step) for step in ticks])
-        axes.set_xlabel("refinement steps at most")
+        axes.set_xlabel("maximum number of refinement steps")
         axes.set_title({"bleu": "BLEU", "validity": "valid translations, %"}[metric])
         axes.grid(alpha=0.3)
     axes.legend()
@@ -44,14 +44,14 @@ def quality_by_steps(
 
 
 def refinement_steps(path: Path, source: str, trace: Trace, steps: int, pieces) -> None:
-    """Draws one sentence changing step by step, each token coloured by its probability.
+    """Draws how one sentence changes step by step, with each token coloured by its probability.
 
     Args:
-      path: PNG to write.
+      path: the PNG file to write.
       source: the source text, for the title.
-      trace: of one sentence: fields [T, L] (numpy), 0 beyond the target's length.
+      trace: the trace of one sentence: NumPy fields [T, L], 0 beyond the target's length.
       steps: how many of the T steps were run.
-      pieces: ids → list of printable pieces.
+      pieces: maps a list of ids to a list of printable pieces.
     """
     length = int((np.asarray(trace.inputs[0]) != 0).sum())
     figure = Figure(figsize=(max(6.0, 0.95 * length + 1.2), 0.62 * (steps + 1) + 1.5), layout="constrained")
@@ -72,7 +72,7 @@ def refinement_steps(path: Path, source: str, trace: Trace, steps: int, pieces) 
 
 
 def comparison_table(systems: Mapping[str, Mapping[str, Any]]) -> str:
-    """The demo's table in Markdown: quality, latency and speed-up of every system."""
+    """The demo's table in Markdown: quality, latency and speed-up of each system."""
     lines = [
         "| system | BLEU | chrF | valid % | stutter/100 words | steps run | median ms | p99 ms | speed-up |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -88,7 +88,13 @@ def comparison_table(systems: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def demo_page(result: Mapping[str, Any], table: str, pictures: Sequence[tuple[str, str]]) -> str:
-    """The demo's report in Markdown; `pictures` are (file name, caption)."""
+    """The demo's report in Markdown.
+
+    Args:
+      result: the demo's result, as it is written to JSON.
+      table: the comparison of the systems, from `comparison_table`.
+      pictures: (file name, caption) of each figure.
+    """
     first = next(iter(result["systems"].values()))
     phases = "\n".join(f"| {name} | {seconds:.0f} |" for name, seconds in result["facts"]["phase_seconds"].items())
     tests = "\n".join(
@@ -101,16 +107,16 @@ def demo_page(result: Mapping[str, Any], table: str, pictures: Sequence[tuple[st
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return f"""# Parallel decoding by iterative refinement: the demo
 
-A teacher that writes one token at a time, and students that rewrite all tokens at once, a few times, on the
-embedded English-like to German-like language pair. *Valid* counts outputs that the pair's grammar accepts as a
-translation of their source. The pair is ambiguous: a source has several valid translations and the reference is
-one of them, so BLEU stays far below 100 even for a perfect system. Latency is one sentence at a time, from text to
-text, compilation excluded.
+The teacher writes one token at a time. The students rewrite all tokens at once in a few steps. Both translate the
+built-in synthetic language pair, from an English-like to a German-like language. *Valid* is the share of outputs
+that the pair's grammar accepts as a translation of their source. A source has several valid translations, and the
+reference is only one of them, so BLEU stays far below 100 even for a perfect system. Latency is measured from text to
+text, one sentence at a time, without compilation.
 
 {table}
 
 - BLEU: `{first["bleu_signature"]}`; chrF: `{first["chrf_signature"]}`; n = {first["n"]} test sentences.
-- Latency: n = {first["latency_ms"]["n"]} requests a system, systems taking turns in random order.
+- Latency: n = {first["latency_ms"]["n"]} requests per system; the systems take turns in random order.
 
 Paired bootstrap:
 

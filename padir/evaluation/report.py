@@ -1,4 +1,4 @@
-"""An evaluation's result for people: lines for the terminal, a page in Markdown."""
+"""Formats the result of an evaluation for the terminal and as a Markdown page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from padir.metrics.stutter import unspaced
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """Scores with their signatures, lengths and steps, and the difference from the baseline."""
+    """The terminal output: scores with signatures, length errors, steps, and the difference from the baseline."""
     quality = QualityScores(**{field.name: result[field.name] for field in dataclasses.fields(QualityScores)})
     lines = [f"{result['name']} on {result['split']} of {result['data_dir']}", str(quality)]
     lines += [
@@ -19,7 +19,7 @@ def summary(result: Mapping[str, Any]) -> str:
         for key, name in (("bleurt", "BLEURT"), ("comet", "COMET"))
         if key in result
     ]
-    lines.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps a sentence")
+    lines.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence")
     for metric, test in result.get("against_baseline", {}).items():
         lines.append(
             f"{metric} against {result['baseline']}: {test['difference']:+.2f} (p = {test['p_value']:.3f}, "
@@ -30,9 +30,9 @@ def summary(result: Mapping[str, Any]) -> str:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The page: scores, stutter, scores by source length and, with a baseline, the comparison."""
+    """The Markdown page: scores, stutter, scores by source length and, with a baseline, the comparison."""
     sections = [f"# {_cell(result['name'])} on {result['split']} of {_cell(result['data_dir'])}", _scores(result)]
-    sections.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps a sentence. `{result['decode']}`")
+    sections.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence. `{result['decode']}`")
     sections += ["## Stutter", _stutter(result), "## By source length", _by_length(result)]
     if "baseline" in result:
         sections += ["## Against the baseline", _comparison(result)]
@@ -40,7 +40,7 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, its first column to the left and the others to the right."""
+    """A Markdown table whose first column is left-aligned and whose other columns are right-aligned."""
     ruler = "|".join(["---", *["---:"] * (len(headings) - 1)])
     return "\n".join([f"| {' | '.join(headings)} |", f"|{ruler}|", *(f"| {' | '.join(row)} |" for row in rows)])
 
@@ -59,7 +59,7 @@ def _lengths(result: Mapping[str, Any]) -> str:
 
 
 def _scores(result: Mapping[str, Any]) -> str:
-    """One row: every score there is, and below it how the scores were taken."""
+    """A table with one row for all available scores, and below it their signatures."""
     names = {
         "bleu": "BLEU",
         "bleu_intl": "BLEU (intl)",
@@ -76,7 +76,7 @@ def _scores(result: Mapping[str, Any]) -> str:
 
 
 def _stutter(result: Mapping[str, Any]) -> str:
-    """Repeats of output and reference, and the excess; of the baseline, too."""
+    """A table of repeats in output and reference, and of stutter, for the system and the baseline."""
     systems = {result["name"]: result}
     if "baseline" in result:
         systems[result["baseline"]] = result["baseline_stutter"]
@@ -88,8 +88,9 @@ def _stutter(result: Mapping[str, Any]) -> str:
         for name, rates in systems.items()
         for unit in ("words", "tokens")
     ]
-    note = "\n\nWords are characters here." if unspaced(tokenizer_in(result["bleu_signature"])) else ""
-    return table(["adjacent repeats", "output", "reference", "stutter (not excused by the reference)"], rows) + note
+    unspaced_text = unspaced(tokenizer_in(result["bleu_signature"]))
+    note = "\n\nEach character counts as a word, because the text has no spaces." if unspaced_text else ""
+    return table(["adjacent repeats", "output", "reference", "stutter (not matched by the reference)"], rows) + note
 
 
 def _by_length(result: Mapping[str, Any]) -> str:

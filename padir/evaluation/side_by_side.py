@@ -1,7 +1,7 @@
-"""Two systems' outputs side by side, as one HTML file that needs nothing else.
+"""Two systems' outputs side by side, in one self-contained HTML file.
 
-No network, no library: its policy forbids the browser to load anything. Every text is escaped and has its own writing
-direction. Rows stand in the order of the test set; a small script orders them by a click.
+The page's content security policy forbids the browser to load anything. Every text is escaped and has its own writing
+direction. Rows are in the order of the test set; a click on a heading sorts them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Side:
     """One system's output.
 
     Attributes:
-      texts: a hypothesis a sentence.
-      counts: of the same sentences, for BLEU and chrF.
+      texts: one hypothesis per sentence.
+      counts: n-gram counts of the same sentences, for BLEU and chrF.
     """
 
     texts: Sequence[str]
@@ -33,17 +33,17 @@ class Side:
 def page(
     result: Mapping[str, Any], sources: Sequence[str], references: Sequence[str], system: Side, baseline: Side
 ) -> str:
-    """The page.
+    """Builds the page.
 
     Args:
-      result: of the evaluation with a baseline, for names and signatures.
-      sources, references: texts of the test set.
-      system, baseline: outputs for them.
+      result: the result of an evaluation with a baseline; names and signatures come from it.
+      sources, references: the texts of the test set.
+      system, baseline: the outputs of the two systems.
 
     Returns:
-      A whole HTML document, with one row a sentence in <tbody>: number, source, reference, both outputs with their
-      stutter in <mark>, sentence chrF of both and their difference, sentence BLEU likewise (with BLEU's effective
-      order). `data-…` attributes of a row hold what it can be ordered by.
+      A complete HTML document. <tbody> has one row per sentence: number, source, reference, both outputs with stutter
+      in <mark>, both values of sentence chrF and their difference, and the same for sentence BLEU (with effective
+      order). The `data-…` attributes of a row hold the values that it can be sorted by.
     """
     tokenize = tokenizer_in(result["bleu_signature"])
     scores = [
@@ -85,14 +85,14 @@ def page(
 
 
 def marked(output: str, reference: str, *, tokenize: str = "13a") -> str:
-    """A hypothesis as escaped HTML, with <mark> around each repeat that its reference does not excuse.
+    """A hypothesis as escaped HTML, with <mark> around each repeat that the reference does not match.
 
     Args:
       output: the hypothesis.
       reference: its reference.
-      tokenize: which tells what a word is, see `padir.metrics.stutter.words`.
+      tokenize: sacreBLEU's tokenizer, which decides what a word is; see `padir.metrics.stutter.words`.
     """
-    # Split at white space with the white space kept: items stand at the even places. Characters have none between.
+    # The white space between words is kept, so that the page shows the text unchanged.
     pieces = list(output) if unspaced(tokenize) else re.split(r"(\s+)", output)
     places = [place for place, piece in enumerate(pieces) if piece and not piece.isspace()]
     items = [pieces[place] for place in places]
@@ -103,7 +103,7 @@ def marked(output: str, reference: str, *, tokenize: str = "13a") -> str:
 
 
 def _text(content: str) -> str:
-    # The direction of each text is that of its own first letter, whatever stands in the cells beside it.
+    # dir="auto": the first letter of each text decides its writing direction.
     return f'<td dir="auto" class="text">{content}</td>'
 
 
@@ -117,7 +117,7 @@ button { font: inherit; cursor: pointer; }
 mark { background: #ffb3a7; }
 """
 
-# A click orders by the number in the button's data-key, largest first; a second click the other way round.
+# A click sorts by the value that the button's data-key names, largest first. A second click reverses the order.
 _SCRIPT = """
 const body = document.querySelector("tbody");
 for (const button of document.querySelectorAll("button[data-key]")) {
@@ -142,7 +142,7 @@ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inlin
 <body>
 <h1>{title}</h1>
 <p>{about}. Stutter, an adjacent repeat that the reference does not have, is <mark>marked</mark>. Click a heading with
-an arrow to order the rows by it, and again to turn the order round.</p>
+an arrow to sort the rows by it. Click it again to reverse the order.</p>
 <p>{facts}</p>
 <table>
 <thead><tr>

@@ -1,4 +1,4 @@
-"""What a result is of: the facts by which `padir tables` finds its place."""
+"""Describes the task and the system behind a result, so that `padir tables` can find the cell it belongs to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ TRAINING_DATA = ("raw", "distilled")
 
 
 def describe_task(manifest: Manifest) -> dict[str, str]:
-    """The task that a set was prepared from, also for a distilled one: name, module, source and target language."""
+    """The task that a data set was prepared from: name, module, source language and target language.
+
+    For a distilled set this is the task of the set that the teacher translated.
+    """
     task = manifest.original_task
     return {
         "name": task.name,
@@ -36,23 +39,28 @@ def describe_system(
     compute_type: str | None = None,
     trained_on: str | None = None,
 ) -> dict[str, Any]:
-    """The kind of a system, as JSON values.
+    """Describes a system in JSON values.
 
     Args:
-      run_dir: the trained model.
-      decode: how it decodes.
+      run_dir: the run directory of the trained model.
+      decode: how the system decodes.
       rescored: whether an autoregressive model ranks its hypotheses.
-      compute_type: what factors of products with weights were rounded to, if to anything.
-      trained_on: 'raw' or 'distilled', where the run directory does not know; None otherwise.
+      compute_type: the type that the factors of products with weights are rounded to, or None.
+      trained_on: 'raw' or 'distilled', if the run directory does not record it; None otherwise.
 
     Returns:
-      kind ('autoregressive' or 'parallel'); decoding ('greedy', 'sampling', 'beam', 'padir' for the paper's recipe
-      and 'refinement' for any other, e.g. mask-predict); steps (None for an autoregressive system); hypotheses (the
-      beam, or all of a parallel decode); trained_on ('raw', 'distilled' or None: not known); rescored;
-      compute_type.
+      A dictionary with the following keys.
+
+      * kind: 'autoregressive' or 'parallel'.
+      * decoding: 'greedy', 'sampling', 'beam', 'padir' (the paper's recipe) or 'refinement' (any other parallel
+        recipe, e.g. mask-predict).
+      * steps: refinement steps; None for an autoregressive system.
+      * hypotheses: beam size or number of samples, or all hypotheses per source of a parallel system.
+      * trained_on: 'raw', 'distilled', or None if it is not known.
+      * rescored and compute_type: as given.
 
     Raises:
-      PadirError: `trained_on` is none of its values, or not what the run directory says.
+      PadirError: `trained_on` is neither value, or contradicts the run directory.
     """
     known = {"trained_on": _training_data(run_dir, trained_on), "rescored": rescored, "compute_type": compute_type}
     return {**_decoding(decode), **known}
@@ -74,9 +82,11 @@ def _decoding(decode: DecodeConfig) -> dict[str, Any]:
 
 
 def _is_papers_recipe(decode: Refinement) -> bool:
-    """MASK start, stutter remasked, repeats dropped at the end (paper, section 4.2.3): our defaults.
+    """Whether a decode is the paper's recipe (section 4.2.3), which is our default.
 
-    The paper's hypotheses are the likeliest lengths, one of each. Padded lengths change no token, nor does a trace.
+    It starts from MASK, remasks stutter and drops repeats at the end. Its hypotheses have the most likely lengths,
+    one hypothesis per length. The fields that are ignored here do not belong to the recipe: some are free parameters
+    of it, and padding and traces change no token.
     """
     plain = Refinement()
     free = {"num_steps", "num_hypotheses", "target_buckets", "return_trace", "return_attentions"}

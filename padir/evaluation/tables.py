@@ -1,13 +1,13 @@
-"""`padir tables`: our results beside the paper's Tables 4.1 to 4.3, in their form.
+"""`padir tables`: our results beside the paper's Tables 4.1 to 4.3, in the layout of those tables.
 
-What stands in a cell is settled by facts that `padir evaluate` writes into a result, not by its name:
+The facts that `padir evaluate` writes into a result decide its cell. Its name does not matter:
 
     column   the WMT task of `tasks.wmt` (either direction), split test
-    row      autoregressive with a beam of 5, or the paper's refinement of 4 or 10 steps and 5 hypotheses;
-             trained on distilled data, as all systems of the tables are; not rescored, products not rounded
-    table    4.1 BLEU with the tokeniser of the target language, 4.2 with 'intl', 4.3 BLEURT-20
+    row      autoregressive with a beam of 5, or the paper's refinement with 4 or 10 steps and 5 hypotheses;
+             trained on distilled data, like all systems of the tables; not rescored; no `compute_type`
+    table    4.1: BLEU with the tokeniser of the target language; 4.2: BLEU with 'intl'; 4.3: BLEURT-20
 
-A result that fits no cell of Table 4.1, which has a row for every system that we can run, is listed with the reason.
+Table 4.1 has a row for every system that we can run. A result that fits no cell of it is listed with the reason.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _CHINESE_INTL = (
 
 @dataclass(frozen=True)
 class Result:
-    """One evaluation.
+    """The result of one evaluation.
 
     Attributes:
       path: its JSON file.
-      facts: what `padir evaluate` wrote.
+      facts: the contents of the file, as `padir evaluate` wrote them.
     """
 
     path: Path
@@ -48,23 +48,25 @@ class Result:
 
 
 def tables(*, output_dir: str, results: Sequence[str] = ()) -> dict[str, Any]:
-    """Lays results beside the paper's Tables 4.1 to 4.3; prints them and writes `<output_dir>/tables.{md,json}`.
+    """Puts results beside the paper's Tables 4.1 to 4.3, prints them and writes `<output_dir>/tables.{md,json}`.
 
     Args:
-      output_dir: where the tables go.
-      results: JSON files of `padir evaluate`, or folders that hold some; without any, all cells are yet to be run.
+      output_dir: the folder for the tables.
+      results: JSON files of `padir evaluate`, or folders that contain such files. Without any, every cell of ours is
+        marked as not run.
 
     Returns:
-      What tables.json holds: 'tables', each with rows of 'paper' and 'ours' by column, a cell of ours being None
-      where nothing has been run and {'score', 'difference', 'file'} otherwise; 'unplaced': files and reasons.
+      The contents of tables.json. 'tables' holds the tables; each row has the values 'paper' and 'ours' by column, and
+      a cell of 'ours' is {'score', 'difference', 'file'}, or None if nothing has been run for it. 'unplaced' lists the
+      files that fit no cell, with the reason.
 
     Raises:
-      PadirError: a file that is no result of `padir evaluate`, or two results for one cell.
+      PadirError: a file is not a result of `padir evaluate`, or two results belong in the same cell.
     """
     given = read_results(results)
     paper = paper_tables()
     laid = [_lay(paper_table, paper["columns"], given) for paper_table in paper["tables"]]
-    # The first table has every row that we can run: what has no cell there has none, or another metric.
+    # Only the first table is asked: it has a row for every system that we can run.
     reasons = {result.path: _misfit(result, paper["tables"][0], paper["columns"]) for result in given}
     unplaced = [{"file": str(path), "reason": reason} for path, reason in reasons.items() if reason]
     output = {"source": paper["source"], "columns": paper["columns"], "tables": laid, "unplaced": unplaced}
@@ -78,15 +80,21 @@ def tables(*, output_dir: str, results: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def paper_tables() -> dict[str, Any]:
-    """The paper's numbers, which come with padir."""
+    """The numbers of the paper's tables, from a JSON file in this package."""
     return json.loads((importlib.resources.files("padir.evaluation") / "paper_tables.json").read_text(encoding="utf-8"))
 
 
 def read_results(paths: Sequence[str]) -> list[Result]:
-    """Reads results; of a folder those JSON files that are results of `padir evaluate`.
+    """Reads results of `padir evaluate`.
+
+    Args:
+      paths: JSON files, or folders. In a folder, JSON files that are not such results are skipped.
+
+    Returns:
+      The results, without duplicates.
 
     Raises:
-      PadirError: a path that does not exist, a file that is no such result, or a folder that holds none.
+      PadirError: a path does not exist, a file is not a result of `padir evaluate`, or a folder contains none.
     """
     found: dict[Path, Result] = {}
     for name in paths:
@@ -94,19 +102,19 @@ def read_results(paths: Sequence[str]) -> list[Result]:
         if path.is_dir():
             inside = [result for file in sorted(path.glob("*.json")) if isinstance(result := _read(file), Result)]
             if not inside:
-                raise PadirError(f"{path}: holds no JSON file of padir evaluate")
+                raise PadirError(f"{path}: contains no JSON file of padir evaluate")
         else:
             result = _read(path)
             if isinstance(result, str):
                 raise PadirError(f"{path}: {result}")
             inside = [result]
-        # A file given twice, alone and in its folder, is one result.
+        # A file may be given twice: by its name and as part of its folder.
         found |= {result.path.resolve(): result for result in inside}
     return list(found.values())
 
 
 def _read(path: Path) -> Result | str:
-    """A result, or what is wrong with the file."""
+    """The result in a file, or a text that says what is wrong with the file."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -115,23 +123,23 @@ def _read(path: Path) -> Result | str:
         return f"cannot be read ({error})"
     missing = [name for name in _FACTS if name not in facts] if isinstance(facts, dict) else _FACTS
     if missing:
-        return f"not a result of padir evaluate, or of an older one (no {', '.join(missing)}): evaluate again"
+        return f"not a result of padir evaluate, or written by an old version (no {', '.join(missing)}): evaluate again"
     return Result(path, facts)
 
 
 def _misfit(result: Result, paper_table: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Why a result has no cell in a table; '' if it has one."""
+    """The reason why a result has no cell in a table; '' if it has one."""
     facts, system = result.facts, result.facts["system"]
     column = _column(facts, columns)
     if column is None:
         task = facts["task"]
-        return f"task {task['name']} of {task['module']} ({_direction(task)}) is none of the tables'"
+        return f"task {task['name']} of {task['module']} ({_direction(task)}) is not in the paper's tables"
     if facts["split"] != "test":
         return f"split {facts['split']}, not test"
     if system["rescored"]:
         return "hypotheses were rescored by an autoregressive model"
-    if system.get("compute_type") is not None:  # Results written before there were types have none.
-        return f"products with weights were rounded to {system['compute_type']}"
+    if system.get("compute_type") is not None:  # Results of old versions do not have this key.
+        return f"decoded with compute_type {system['compute_type']}"
     rows = [row["system"] for row in paper_table["rows"] if row["system"] is not None]
     if not any(_same(system, row, without="trained_on") for row in rows):
         steps = "" if system["steps"] is None else f", {system['steps']} steps"
@@ -143,11 +151,11 @@ def _misfit(result: Result, paper_table: Mapping[str, Any], columns: Sequence[st
 
 
 def _other_metric(facts: Mapping[str, Any], metric: str) -> str:
-    """Why a result's metric is not the table's; '' if it is."""
+    """The reason why a result lacks the table's metric; '' if it has it."""
     if metric == "bleu":
         wanted = tokenizer_of(facts["task"]["target_language"])
         if f"tok:{wanted}|" not in facts["bleu_signature"]:
-            return f"BLEU is not with tok:{wanted} ({facts['bleu_signature']})"
+            return f"BLEU was not computed with tok:{wanted} ({facts['bleu_signature']})"
     if metric == "bleurt" and facts.get("bleurt_signature") != _BLEURT:
         return f"not scored with {_BLEURT}"
     return ""
@@ -168,7 +176,7 @@ def _same(system: Mapping[str, Any], row: Mapping[str, Any], without: str = "") 
 
 
 def _lay(paper_table: Mapping[str, Any], columns: Sequence[str], results: Sequence[Result]) -> dict[str, Any]:
-    """One table with our results in it."""
+    """One of the paper's tables with our results added."""
     fitting = [result for result in results if not _misfit(result, paper_table, columns)]
     rows = []
     for row in paper_table["rows"]:
@@ -199,7 +207,7 @@ def _cell(column: str, paper: float | None, results: Sequence[Result], metric: s
 
 
 def markdown(output: Mapping[str, Any]) -> str:
-    """The tables for people: below each row of the paper that we can run, what we got; `NOT_RUN` where nothing."""
+    """The tables in Markdown. Below each of the paper's rows that we can run is a row with our scores."""
     headings = ["model", "# hyp.", "steps", *(_heading(column) for column in output["columns"])]
     sections = ["# The paper's tables and ours"]
     for laid in output["tables"]:
@@ -218,7 +226,7 @@ def markdown(output: Mapping[str, Any]) -> str:
     if output["unplaced"]:
         listed = "\n".join(f"- `{entry['file']}`: {entry['reason']}" for entry in output["unplaced"])
         sections += ["## Results that fit no cell of Table 4.1", listed]
-    sections.append(f"The paper's numbers: {output['source']}. In brackets: ours less the paper's.")
+    sections.append(f"The paper's numbers: {output['source']}. In brackets: our score minus the paper's.")
     return "\n\n".join(sections) + "\n"
 
 

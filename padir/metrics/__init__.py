@@ -1,1 +1,1 @@
-"""Numbers about text and about runs: BLEU and its like, significance, stutter, logs of training."""
+"""Metrics of text and of training: BLEU and other quality scores, significance tests, stutter, and training logs."""

@@ -1,4 +1,4 @@
-"""Quality by length of the source."""
+"""Quality scores by source length."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from padir.errors import PadirError
 from padir.metrics.counts import SentenceCounts, bleu_of, chrf_of
 from padir.metrics.stutter import stutter_rates
 
-# By unit ('words', 'tokens'): the items of each hypothesis, and of each reference.
+# For each unit ('words', 'tokens'): the items of each hypothesis, and the items of each reference.
 Items = Mapping[str, tuple[Sequence[Sequence], Sequence[Sequence]]]
 
 
 def by_length(
     lengths: Sequence[int], longest: Sequence[int], counts: SentenceCounts, items: Items
 ) -> list[dict[str, Any]]:
-    """Scores of the sentences of each bucket of source lengths.
+    """Scores the sentences of each bucket of source lengths separately.
 
     Args:
-      lengths: of n sources, in tokens with EOS.
-      longest: the longest source of each bucket but the last, see `check_buckets`.
-      counts: of the n hypotheses.
-      items: what stutter is counted in.
+      lengths: lengths of the n sources, in tokens with EOS.
+      longest: upper bound of each bucket, ascending; longer sources form one more bucket. See `check_buckets`.
+      counts: n-gram counts of the n hypotheses.
+      items: words and tokens of the n hypotheses and references, for stutter.
 
     Returns:
-      One dictionary a bucket that holds any sentence: 'from' and 'to' (None for no end), n, bleu, chrf,
-      stutter_per_100_words and stutter_per_100_tokens, as for a whole set.
+      One dictionary per bucket that is not empty: 'from' and 'to' (None if the bucket has no upper bound), 'n', 'bleu',
+      'chrf', and 'stutter_per_100_words' and 'stutter_per_100_tokens' if `items` has these units.
     """
     bucket_of = np.searchsorted(longest, lengths)
     rows = []
@@ -49,6 +49,10 @@ def by_length(
 
 
 def check_buckets(longest: Sequence[int]) -> None:
-    """Raises PadirError unless lengths ascend from at least 1: (10, 20) makes the buckets 1-10, 11-20 and 21-."""
+    """Checks the upper bounds of length buckets; (10, 20) stands for the buckets 1-10, 11-20 and 21 or more.
+
+    Raises:
+      PadirError: the bounds do not ascend, or one is below 1.
+    """
     if list(longest) != sorted(set(longest)) or min(longest, default=1) < 1:
-        raise PadirError(f"length_buckets: {tuple(longest)} are not ascending lengths of at least 1")
+        raise PadirError(f"length_buckets: {tuple(longest)} must be ascending lengths of at least 1")

@@ -1,7 +1,7 @@
-"""COMET, run by the Python of an environment of its own.
+"""COMET scores, computed by the Python interpreter of a separate environment.
 
-`unbabel-comet` (2.2.7) requires NumPy 1 and padir, through JAX, NumPy 2: pip cannot install the two together, so COMET
-cannot be an extra of padir. Its own environment takes one line:
+`unbabel-comet` (2.2.7) requires NumPy 1, but padir requires NumPy 2 because of JAX. pip cannot install both in one
+environment, so COMET cannot be an extra of padir. One line creates its own environment:
 
     python3 -m venv comet && comet/bin/pip install unbabel-comet
 """
@@ -17,13 +17,20 @@ from padir.errors import PadirError
 
 _SCRIPT = Path(__file__).with_name("comet_script.py")
 _HOW = (
-    "COMET needs an environment of its own (it requires NumPy 1, padir NumPy 2): "
-    "python3 -m venv comet && comet/bin/pip install unbabel-comet, and then --comet_python=comet/bin/python"
+    "COMET needs an environment of its own, because it requires NumPy 1 and padir requires NumPy 2: run "
+    "python3 -m venv comet && comet/bin/pip install unbabel-comet, then give --comet_python=comet/bin/python"
 )
 
 
 def check_comet(python: str | None) -> None:
-    """Raises PadirError, saying what to install, unless `python` is an interpreter that has COMET."""
+    """Checks that COMET is installed in the environment of an interpreter.
+
+    Args:
+      python: path of the interpreter.
+
+    Raises:
+      PadirError: no interpreter is given, it cannot be run, or it has no COMET. The message says what to install.
+    """
     if python is None:
         raise PadirError(f"evaluate.comet: no value for comet_python; {_HOW}")
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('comet') is None)"
@@ -38,33 +45,33 @@ def check_comet(python: str | None) -> None:
 def comet_scores(
     python: str, model: str, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[float]:
-    """COMET of each hypothesis, on the CPU.
+    """Scores each hypothesis with COMET, on the CPU.
 
     Args:
-      python: an interpreter that has COMET.
+      python: path of an interpreter whose environment has COMET.
       model: a checkpoint file, or the name of a model that COMET downloads, e.g. 'Unbabel/wmt22-comet-da'.
-      sources, hypotheses, references: a text a sentence.
+      sources, hypotheses, references: one text per sentence.
 
     Returns:
-      A score a sentence.
+      One score per sentence.
 
     Raises:
-      PadirError: the numbers of texts differ, or COMET failed; its own message is on standard error.
+      PadirError: the numbers of texts differ, or COMET failed. COMET's own message goes to standard error.
     """
     check_comet(python)
     counts = {len(sources), len(hypotheses), len(references)}
     if len(counts) != 1:
         raise PadirError(
             f"COMET: {len(hypotheses)} hypotheses, {len(references)} references, {len(sources)} sources: "
-            "give one of each a sentence"
+            "give one of each per sentence"
         )
     rows = [
         {"src": source, "mt": hypothesis, "ref": reference}
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
     ]
     request = json.dumps({"model": model, "rows": rows})
-    # -I: neither PYTHONPATH nor the script's folder, which are padir's.
+    # -I keeps PYTHONPATH and the script's folder, which belong to padir's environment, off the module search path.
     child = subprocess.run([python, "-I", str(_SCRIPT)], input=request, stdout=subprocess.PIPE, text=True)
     if child.returncode:
-        raise PadirError(f"COMET failed with status {child.returncode} on {model}; what it said is above")
+        raise PadirError(f"COMET failed with status {child.returncode} on {model}; its own message is above")
     return json.loads(child.stdout)

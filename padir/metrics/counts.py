@@ -1,7 +1,8 @@
-"""BLEU and chrF of any part of a test set, from what sacreBLEU counts in each of its sentences.
+"""BLEU and chrF of any part of a test set, from n-gram counts of each sentence.
 
-Both metrics are functions of sums over sentences: counted once, they give the score of the whole set, of a bucket of
-sentence lengths, of one sentence, and of ten thousand shuffles of two systems' outputs, many at a time.
+Both metrics depend only on sums of counts over sentences. The sentences are counted once, with sacreBLEU. The counts
+then give the score of the whole set, of a bucket of sentence lengths, of a single sentence, and of thousands of random
+swaps of two systems' outputs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _CHRF_BETA = 2
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """What sacreBLEU counts in each of n sentences.
+    """The counts that sacreBLEU makes of each of n sentences.
 
     Attributes:
-      bleu: int64 [n, 10]: tokens of hypothesis and of reference, matching 1- to 4-grams, 1- to 4-grams of the
-        hypothesis.
-      chrf: int64 [n, 18]: for character n-grams of 1 to 6 characters, those of the hypothesis, of the reference, and
-        the matching ones.
+      bleu: int64 [n, 10]. The columns are the number of tokens of the hypothesis and of the reference, the matching
+        1- to 4-grams (4 columns), and the 1- to 4-grams of the hypothesis (4 columns).
+      chrf: int64 [n, 18]. For each order from 1 to 6 there are three columns: character n-grams of the hypothesis, of
+        the reference, and matching ones.
     """
 
     bleu: np.ndarray
@@ -54,7 +55,7 @@ def count_sentences(hypotheses: Sequence[str], references: Sequence[str], tokeni
     if len(hypotheses) != len(references):
         raise PadirError(f"{len(hypotheses)} hypotheses but {len(references)} references: give one for each")
     counted = {
-        # The step of sacreBLEU's own significance tests; there is no public name for it.
+        # sacreBLEU's own significance tests call this method too; it has no public name.
         name: np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.int64)
         for name, metric in make_metrics(tokenize).items()
     }
@@ -62,12 +63,12 @@ def count_sentences(hypotheses: Sequence[str], references: Sequence[str], tokeni
 
 
 def bleu_of(sums: np.ndarray, *, sentence: bool = False) -> np.ndarray:
-    """BLEU of sums of counts, as sacreBLEU computes it ('exp' smoothing).
+    """BLEU from summed counts, computed as in sacreBLEU (with 'exp' smoothing).
 
     Args:
-      sums: [..., 10], sums over sentences of rows of `SentenceCounts.bleu`.
-      sentence: leave out n-gram orders that a short text has none of (sacreBLEU's effective order, its default for
-        single sentences).
+      sums: [..., 10], rows of `SentenceCounts.bleu` summed over sentences.
+      sentence: whether to leave out n-gram orders of which a short hypothesis has no n-grams. This is sacreBLEU's
+        effective order, its default for single sentences.
 
     Returns:
       float64 [...], 0 to 100.
@@ -76,7 +77,7 @@ def bleu_of(sums: np.ndarray, *, sentence: bool = False) -> np.ndarray:
     length, reference_length = sums[..., 0], sums[..., 1]
     matches, totals = sums[..., 2 : 2 + _BLEU_ORDER], sums[..., 2 + _BLEU_ORDER :]
     with np.errstate(divide="ignore", invalid="ignore"):
-        # The first order without a match counts half a match, the second a quarter, ….
+        # 'exp' smoothing: the first order without a match counts as half a match, the second as a quarter, ….
         halvings = np.cumsum((matches == 0) & (totals > 0), axis=-1)
         precisions = np.where(matches > 0, matches, 0.5**halvings) / totals
         logarithms = np.where(totals > 0, np.log(precisions), 0.0 if sentence else -np.inf)
@@ -87,10 +88,12 @@ def bleu_of(sums: np.ndarray, *, sentence: bool = False) -> np.ndarray:
 
 
 def chrf_of(sums: np.ndarray) -> np.ndarray:
-    """chrF2 of sums of counts, as sacreBLEU computes it: orders that either side has none of are left out.
+    """chrF2 from summed counts, computed as in sacreBLEU.
+
+    An n-gram order is left out if the hypothesis or the reference has no n-grams of it.
 
     Args:
-      sums: [..., 18], sums over sentences of rows of `SentenceCounts.chrf`.
+      sums: [..., 18], rows of `SentenceCounts.chrf` summed over sentences.
 
     Returns:
       float64 [...], 0 to 100.
@@ -107,5 +110,5 @@ def chrf_of(sums: np.ndarray) -> np.ndarray:
     return np.where(precision + recall > 0, score, 0.0)
 
 
-# By the names under which results hold them.
+# The keys are the names of the scores in result files.
 SCORES = {"bleu": bleu_of, "chrf": chrf_of}

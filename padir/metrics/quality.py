@@ -1,7 +1,8 @@
-"""Translation quality: sacreBLEU, chrF, TER, validity, stutter, and significance.
+"""Translation quality: BLEU, chrF, TER, validity, stutter, and significance tests.
 
-Scores are taken on raw text with sacreBLEU's own tokenisation, and never without the signature that says how
-(paper, section 4.2.3, "Discussion on metrics"): scores with different signatures must not be compared.
+Scores are computed on raw text with sacreBLEU's own tokenisation. Each comes with sacreBLEU's signature, which records
+how it was computed; scores with different signatures must not be compared (paper, section 4.2.3, "Discussion on
+metrics").
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from padir.metrics.stutter import stutter_per_100_words
 # Says whether a hypothesis is one of the valid translations of a source: checker(source, hypothesis).
 Checker = Callable[[str, str], bool]
 
-# BLEU's tokeniser for target languages written without spaces between words, or with none that separate words.
+# BLEU's tokeniser for target languages in which spaces do not separate words.
 _TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
-# The seed sacreBLEU uses if none is given, so that our numbers equal its command line's.
+# The seed that sacreBLEU uses if none is given, so that our numbers are those of its command line.
 DEFAULT_SEED = 12345
 
 
@@ -40,11 +41,11 @@ class QualityScores:
       bleu_signature: sacreBLEU's signature of `bleu`.
       chrf: corpus chrF2, 0 to 100.
       chrf_signature: sacreBLEU's signature of `chrf`.
-      ter: translation edit rate, edits per 100 words of the reference: lower is better, and it can exceed 100;
-        None where it was not asked for.
+      ter: translation edit rate, in edits per 100 words of the reference. Lower is better, and it can exceed 100.
+        None if it was not computed.
       ter_signature: sacreBLEU's signature of `ter`, or None.
       validity: percentage of hypotheses that the checker accepts; None for a task without a checker.
-      stutter_per_100_words: see `padir.metrics.stutter`; characters are the words of Chinese and Japanese.
+      stutter_per_100_words: see `padir.metrics.stutter`. In Chinese and Japanese each character counts as a word.
     """
 
     n: int
@@ -74,18 +75,19 @@ class QualityScores:
 
 @dataclasses.dataclass(frozen=True)
 class PairedComparison:
-    """A system against a baseline in one metric, by paired bootstrap resampling (Koehn, 2004).
+    """The comparison of a system with a baseline in one metric, by paired bootstrap resampling (Koehn, 2004).
 
     Attributes:
       score: the system's corpus score, 0 to 100.
-      baseline_score: the baseline's.
+      baseline_score: the baseline's corpus score, 0 to 100.
       difference: score - baseline_score.
-      p_value: how likely a difference of at least this size (either sign) is by chance; 1.0 for a difference of 0.
+      p_value: probability of a difference of at least this size, in either direction, by chance; 1.0 for a difference
+        of 0.
       mean: mean of the system's score over the resamples.
       ci: half the width of the 95% interval around `mean` (sacreBLEU prints "mean ± ci").
-      baseline_mean: the same for the baseline.
-      baseline_ci: the same for the baseline.
-      signature: sacreBLEU's signature, with number of resamples (bs) and seed.
+      baseline_mean: as `mean`, for the baseline.
+      baseline_ci: as `ci`, for the baseline.
+      signature: sacreBLEU's signature, with the number of resamples (bs) and the seed.
     """
 
     score: float
@@ -115,7 +117,7 @@ def evaluate_hypotheses(
     """Scores one system's output.
 
     Args:
-      hypotheses: detokenised output, one sentence an item; an empty one is scored as such.
+      hypotheses: detokenised output, one sentence per item. An empty hypothesis is scored like any other.
       references: one reference for each.
       sources: one source for each; needed by the checker only.
       checker: says whether a hypothesis is a valid translation of its source; None leaves validity out.
@@ -170,7 +172,7 @@ def paired_bootstrap(
 ) -> dict[str, PairedComparison]:
     """Compares two systems' output with sacreBLEU's paired bootstrap test.
 
-    Memory: sacreBLEU holds all resamples of one system at once, 72 bytes x samples x sentences for chrF; that is
+    Memory: sacreBLEU holds all resamples of one system at once. For chrF they take 72 bytes x samples x sentences, e.g.
     0.2 GB for 3,000 sentences and 1,000 samples.
 
     Args:
@@ -193,7 +195,7 @@ def paired_bootstrap(
     if samples < 1:
         raise PadirError(f"samples must be 1 or more, not {samples}")
     if seed < 1:
-        # sacreBLEU takes the seed 0 for "no seed", and the result would differ from run to run.
+        # sacreBLEU takes the seed 0 as "no seed", so that results would differ from run to run.
         raise PadirError(f"seed must be 1 or more, not {seed}")
     with _sacrebleu_seed(seed):
         test = PairedTest(
@@ -209,7 +211,7 @@ def paired_bootstrap(
 
 
 def load_checker(name: str) -> Checker:
-    """Finds a validity checker by name.
+    """Imports a validity checker by name.
 
     Args:
       name: 'module:function', e.g. 'padir.data.synthetic:is_valid'.
@@ -227,7 +229,7 @@ def load_checker(name: str) -> Checker:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # The module is there; something it needs is not: keep the traceback.
+            raise  # The module exists but cannot import something it needs; the traceback shows what.
         raise PadirError(f"checker {name!r}: there is no module {error.name!r}") from error
     checker = getattr(module, function_name, None)
     if not callable(checker):
@@ -236,7 +238,7 @@ def load_checker(name: str) -> Checker:
 
 
 def tokenizer_in(signature: str) -> str:
-    """The tokeniser that one of sacreBLEU's signatures names."""
+    """The name of the tokeniser in a sacreBLEU signature: '13a' for 'nrefs:1|…|tok:13a|…'."""
     return re.search(r"tok:([^|]+)", signature)[1]
 
 
@@ -246,19 +248,30 @@ def tokenizer_of(language: str) -> str:
 
 
 def make_metrics(tokenize: str) -> dict[str, Any]:
-    """sacreBLEU's metrics {'bleu': …, 'chrf': …}; raises PadirError for a tokeniser that it does not have."""
+    """sacreBLEU's metrics, {'bleu': BLEU, 'chrf': CHRF}.
+
+    Args:
+      tokenize: sacreBLEU's tokeniser for BLEU.
+
+    Raises:
+      PadirError: sacreBLEU has no such tokeniser, or the tokeniser needs a package that is not installed.
+    """
     if tokenize not in BLEU.TOKENIZERS:
         raise PadirError(f"tokenize={tokenize!r}: sacreBLEU knows {', '.join(sorted(BLEU.TOKENIZERS))}")
     try:
-        # force silences the advice to detokenise; it changes no score.
+        # `force` silences sacreBLEU's warning about tokenised input and changes no score.
         bleu = BLEU(tokenize=tokenize, force=True)
-    except RuntimeError as error:  # Japanese and Korean tokenisers need packages of their own.
+    except RuntimeError as error:  # The Japanese and Korean tokenisers need extra packages.
         raise PadirError(f"tokenize={tokenize!r}: {' '.join(str(error).split())}") from error
     return {"bleu": bleu, "chrf": CHRF()}
 
 
 def make_ter(tokenize: str) -> TER:
-    """sacreBLEU's TER with its defaults, on words; on single characters where BLEU's tokeniser splits Chinese."""
+    """sacreBLEU's TER with its defaults, on words; for Chinese and Japanese, on single characters.
+
+    Args:
+      tokenize: sacreBLEU's tokeniser for BLEU, which tells the language.
+    """
     return TER(normalized=True, asian_support=True) if tokenize in ("zh", "ja-mecab") else TER()
 
 
@@ -268,8 +281,8 @@ def _comparison(baseline, system, *, signature: str) -> PairedComparison:
         score=float(system.score),
         baseline_score=float(baseline.score),
         difference=float(difference),
-        # sacreBLEU counts resamples that differ by *more* than the real difference. Against itself a system
-        # then gets its smallest p-value, as if "no difference" were significant.
+        # sacreBLEU counts the resamples that differ by *more* than the observed difference. With no difference at
+        # all it therefore reports its smallest p-value, as if "no difference" were significant.
         p_value=1.0 if difference == 0 else float(system.p_value),
         mean=float(system.mean),
         ci=float(system.ci),
@@ -289,7 +302,7 @@ def _check_counts(**named: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Sets the environment variable from which alone sacreBLEU takes its seed, and puts it back."""
+    """Sets the environment variable that sacreBLEU reads its seed from, and restores it afterwards."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:

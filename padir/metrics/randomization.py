@@ -1,13 +1,14 @@
-"""Is one system better than another? Approximate randomisation of their paired outputs.
+"""Approximate randomisation, a significance test for the difference between two systems.
 
-If the two were equally good, it would not matter which of the two outputs of a sentence is whose. The test swaps them
-at random, sentence by sentence, and counts how often the corpus scores then differ by at least as much as they do
-(Noreen, 1989; Riezler and Maxwell, 2005). The p-value is (that count + 1) / (trials + 1): the outputs as they are count
-as a trial, so a p-value is never 0.
+If two systems were equally good, it would not matter which of them produced which output of a sentence. The test swaps
+the two outputs of random sentences and counts how often the corpus scores then differ by at least the observed
+difference (Noreen, 1989; Riezler and Maxwell, 2005). The p-value is (that count + 1) / (trials + 1). The observed
+outputs count as one trial, so a p-value is never 0.
 
-sacreBLEU has the test, too, but counts only trials that differ by *more*. Where few sentences differ, as between 4 and
-10 steps of one parallel decoder, most trials tie with the real difference: two systems that differ in one sentence of a
-thousand, for which every trial ties, come out of it at p = 0.0001, and of this one at p = 1.
+sacreBLEU also has this test, but counts only trials that differ by *more* than the observed difference. If only a few
+sentences differ, as between 4 and 10 steps of one parallel decoder, most trials tie with the observed difference. For
+example, if two systems differ in one sentence of a thousand, every trial ties: sacreBLEU reports p = 0.0001 after
+10,000 trials, this test p = 1.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from padir.errors import PadirError
 from padir.metrics.counts import SCORES, SentenceCounts
 from padir.metrics.quality import DEFAULT_SEED
 
-# Trials shuffled at once: 24 MB for 3,000 sentences.
+# Trials computed at once; in float64 their swaps take 24 MB for 3,000 sentences.
 _AT_ONCE = 1000
-# Scores of equal sums differ by less, scores of different sums by more.
+# A difference below this is a rounding error: different counts change a score by more.
 _TIE = 1e-9
 
 
 @dataclass(frozen=True)
 class RandomizationTest:
-    """A system against a baseline in one metric.
+    """The comparison of a system with a baseline in one metric.
 
     Attributes:
-      difference: the system's corpus score less the baseline's.
-      p_value: how likely a difference of at least this size (either sign) is if outputs are swapped at random.
-      trials: how many random swaps were tried.
-      seed: of the swaps.
+      difference: the system's corpus score minus the baseline's.
+      p_value: probability of a difference of at least this size, in either direction, if outputs are swapped at random.
+      trials: number of random swaps.
+      seed: random seed of the swaps.
     """
 
     difference: float
@@ -52,12 +53,12 @@ class RandomizationTest:
 def approximate_randomization(
     system: SentenceCounts, baseline: SentenceCounts, *, trials: int = 10_000, seed: int = DEFAULT_SEED
 ) -> dict[str, RandomizationTest]:
-    """Tests the difference of two systems' corpus BLEU and chrF; two-sided.
+    """Tests whether two systems differ in corpus BLEU and chrF (two-sided).
 
     Args:
-      system, baseline: counts of both systems' outputs for the same sentences, in the same order.
-      trials: how many random swaps.
-      seed: of them; the same seed gives the same p-values.
+      system, baseline: counts of the two systems' outputs for the same sentences, in the same order.
+      trials: number of random swaps.
+      seed: random seed of the swaps; the same seed gives the same p-values.
 
     Returns:
       {'bleu': test, 'chrf': test}.
@@ -86,19 +87,19 @@ def approximate_randomization(
 def swapped_differences(
     system: SentenceCounts, baseline: SentenceCounts, swaps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Differences of corpus BLEU and of chrF after outputs have been swapped.
+    """Differences in corpus BLEU and chrF after outputs have been swapped.
 
     Args:
       system, baseline: counts of n sentences.
-      swaps: [T, n], 1 where the two outputs of a sentence change places, else 0.
+      swaps: [T, n], one row per trial: 1 where the two outputs of a sentence are swapped, else 0.
 
     Returns:
-      (BLEU, chrF), each float64 [T]: score of the system less that of the baseline.
+      (BLEU, chrF), each float64 [T]: the system's score minus the baseline's.
     """
     found = []
     for name, score in SCORES.items():
         ours, theirs = getattr(system, name), getattr(baseline, name)
-        # Whole numbers far below 2^53: sums in float64 are exact, and equal sums give equal scores.
+        # The counts are far below 2^53, so their sums in float64 are exact and equal sums give equal scores.
         moved = swaps.astype(np.float64) @ (theirs - ours).astype(np.float64)
         found.append(score(ours.sum(axis=0) + moved) - score(theirs.sum(axis=0) - moved))
     return tuple(found)

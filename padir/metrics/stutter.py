@@ -1,24 +1,24 @@
 """Stutter: adjacent repetitions in the output that the reference does not have.
 
-Parallel decoders choose neighbouring positions independently, so they say things twice. N-gram overlap
-hardly notices; a reader does (paper, section 4.2.3: "how often consecutive words are repeated in the
-model output but not in the reference"). The paper gives no formula; ours:
+Parallel decoders choose the tokens of neighbouring positions independently, so they sometimes write a word twice.
+N-gram overlap hardly changes, but a reader notices (paper, section 4.2.3: "how often consecutive words are repeated in
+the model output but not in the reference"). The paper gives no formula. We use this definition:
 
-* A repeat of the item w is a position whose item and whose left neighbour's are both w.
+* A repeat of the item w is a position that holds w and whose left neighbour holds w, too.
   "so so so good" has two repeats of "so".
-* Of each item, the reference excuses as many repeats as it has itself, wherever they stand.
-  What is left, never below 0, is the excess of the sentence.
-* The rate of a corpus is 100 x (sum of the excess) / (sum of the output's items). It is a ratio of sums:
-  long sentences count for more. An output with no items at all has rate 0.
+* A repeat of w in the reference matches one repeat of w in the output, wherever the two are in the sentence.
+  The output's repeats without a match are the excess of the sentence.
+* The rate of a corpus is 100 x (sum of the excess) / (sum of the output's items). It is a ratio of sums, so long
+  sentences count for more. An output with no items at all has rate 0.
 
-Worked example: output "he had had had a a car", reference "he had had a car". The output repeats "had" twice
-and "a" once; the reference excuses one "had". Excess 1 + 1 = 2 of 7 words: 28.57 per 100 words.
+Example: the output is "he had had had a a car" and the reference is "he had had a car". The output repeats "had" twice
+and "a" once. The reference matches one repeat of "had". The excess is 1 + 1 = 2 of 7 words, or 28.57 per 100 words.
 
-Beside the excess, `StutterRates` gives the repeats of the output and of the reference as they are, each per 100 of its
-own items: what a language itself repeats ("had had", "sehr sehr") is then seen next to what the model adds.
+`StutterRates` also gives all repeats of the output and all repeats of the reference, each per 100 of its own items.
+They separate what the language itself repeats ("had had", "sehr sehr") from what the model adds.
 
-Words are what white space separates, compared as they are (case and attached punctuation count: "so, so" is
-no repeat). For scripts without spaces between words, use the rate on tokens.
+Words are separated by white space and compared exactly: "So so" and "so, so" have no repeat. In scripts without spaces
+between words, each character counts as a word.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StutterRates:
     Attributes:
       output: all adjacent repeats of the output, per 100 items of the output.
       reference: all adjacent repeats of the reference, per 100 items of the reference.
-      excess: those of the output that the reference does not excuse, per 100 items of the output: "stutter".
+      excess: repeats of the output that the reference does not match, per 100 items of the output: "stutter".
     """
 
     output: float
@@ -47,7 +47,7 @@ class StutterRates:
 
 
 def excess_repeats(output: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
-    """Counts one sentence's adjacent repeats that its reference does not excuse.
+    """Counts the adjacent repeats of one sentence that its reference does not match.
 
     Args:
       output: the items (words or ids) of the hypothesis.
@@ -61,38 +61,42 @@ def excess_repeats(output: Sequence[Hashable], reference: Sequence[Hashable]) ->
 
 
 def stuttering_positions(output: Sequence[Hashable], reference: Sequence[Hashable]) -> list[int]:
-    """Where in a sentence the repeats stand that the reference does not excuse.
+    """Positions of the repeats in a sentence that the reference does not match.
 
-    Of each item's repeats the first ones are those that are excused.
+    If the reference matches only some repeats of an item, it matches the first ones.
+
+    Args:
+      output: the items (words or ids) of the hypothesis.
+      reference: the items of the reference.
 
     Returns:
-      Positions of `output` from 0, ascending, as many as `excess_repeats` counts; each repeats its left neighbour.
+      Positions in `output`, counted from 0, in ascending order. There are as many as `excess_repeats` counts.
     """
-    excused = _repeats(reference)
+    unused = _repeats(reference)
     positions = []
     for position, (previous, item) in enumerate(zip(output, output[1:], strict=False), start=1):
         if item != previous:
             continue
-        if excused[item]:
-            excused[item] -= 1
+        if unused[item]:
+            unused[item] -= 1
         else:
             positions.append(position)
     return positions
 
 
 def stutter_rates(outputs: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> StutterRates:
-    """Rates of a corpus given as items: words, or token ids without EOS and pads.
+    """Rates of a corpus of items, which may be words or token ids.
 
     Args:
-      outputs: the items of each hypothesis.
-      references: the items of each reference.
+      outputs: the items of each hypothesis; token ids without EOS and padding.
+      references: the items of each reference, likewise.
 
     Raises:
-      PadirError: the two differ in length.
+      PadirError: the numbers of hypotheses and references differ.
     """
     if len(outputs) != len(references):
         raise PadirError(
-            f"stutter: {len(outputs)} hypotheses but {len(references)} references; give one reference a hypothesis"
+            f"stutter: {len(outputs)} hypotheses but {len(references)} references; give one reference per hypothesis"
         )
     excess = sum(excess_repeats(output, reference) for output, reference in zip(outputs, references, strict=True))
     return StutterRates(
@@ -103,12 +107,20 @@ def stutter_rates(outputs: Sequence[Sequence[Hashable]], references: Sequence[Se
 
 
 def words(text: str, tokenize: str = "13a") -> list[str]:
-    """What word-level stutter looks at: words between white space or, of text that is `unspaced`, characters."""
+    """The words of a text for word-level stutter.
+
+    Args:
+      text: one sentence.
+      tokenize: sacreBLEU's tokeniser for the language.
+
+    Returns:
+      The words between white space; the characters if the language is `unspaced`.
+    """
     return [character for character in text if not character.isspace()] if unspaced(tokenize) else text.split()
 
 
 def unspaced(tokenize: str) -> bool:
-    """Whether sacreBLEU's tokeniser of this name is for text without spaces between words."""
+    """Whether this sacreBLEU tokeniser is for a language without spaces between words."""
     return tokenize in ("zh", "ja-mecab", "char")
 
 
@@ -124,12 +136,12 @@ def token_stutter(hypotheses: Iterable[Iterable[int]], references: Iterable[Iter
 
 
 def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> float:
-    """Returns the word-level stutter rate of a corpus, as the module defines it.
+    """Returns the word-level stutter rate of a corpus, as this module defines it.
 
     Args:
       hypotheses: the system's sentences; empty ones are allowed.
       references: one reference for each.
-      tokenize: sacreBLEU's tokeniser for the language, which tells what a word is; see `words`.
+      tokenize: sacreBLEU's tokeniser for the language, which decides what a word is; see `words`.
 
     Returns:
       Excess repeats per 100 words of output, 0.0 to less than 100.0.
@@ -141,11 +153,11 @@ def stutter_per_100_words(hypotheses: Sequence[str], references: Sequence[str], 
 
 
 def stutter_per_100_tokens(hypotheses: Iterable[Iterable[int]], references: Iterable[Iterable[int]]) -> float:
-    """Returns the token-level stutter rate of a corpus, as the module defines it.
+    """Returns the token-level stutter rate of a corpus, as this module defines it.
 
     Args:
       hypotheses: token ids of each hypothesis: a [B, L] integer array or ragged lists. A row ends before its
-        first EOS (id 1); pads (id 0) are left out.
+        first EOS (id 1), and padding (id 0) is ignored.
       references: token ids of each reference, in the same form.
 
     Returns:
@@ -162,7 +174,7 @@ def _repeats(items: Sequence[Hashable]) -> collections.Counter:
 
 
 def content(row: Iterable[int]) -> list[int]:
-    """The ids of a row before its first EOS, without pads."""
+    """The ids of a row before its first EOS, without padding."""
     ids = [int(token) for token in row]
     if EOS_ID in ids:
         ids = ids[: ids.index(EOS_ID)]

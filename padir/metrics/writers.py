@@ -1,13 +1,14 @@
-"""The record of a run: TensorBoard event files and one JSON line a step.
+"""Writes the metrics of a training run as TensorBoard event files and as JSON lines.
 
-TensorBoard files go through tensorboardX, which does not import TensorFlow. `metrics.jsonl` is the record of
-truth: steps increase, each value stands there once however often the job was killed and resumed. A step that a job
-was told to stop at, before its evaluation, has a second line with that.
+TensorBoard files are written with tensorboardX, which does not import TensorFlow. `metrics.jsonl` is the authoritative
+record. Its steps increase, and it holds each value once, however often the job was killed and resumed. Normally a step
+has one line. It has a second one if a job was told to stop at that step before it evaluated the model: the resumed job
+then adds the evaluation.
 
     {"step": 100, "loss": 3.25, "learning_rate": 0.001}
     {"step": 200, "loss": null, "learning_rate": 0.001, "non_finite": {"loss": "nan"}}
 
-JSON has no NaN or infinity: such a value is null, and `non_finite` says which it was.
+JSON has no NaN or infinity. Such a value is written as null, and `non_finite` holds the original.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ _RESERVED = ("step", "non_finite")
 class MetricWriter:
     """Writes scalars by step into `log_dir`, for TensorBoard and as JSON lines.
 
-    Use it as a context manager or call `close`. On every process but one of a multi-host job, make it with
-    active=False: it then accepts every call and touches no file.
+    Use it as a context manager or call `close`. In a multi-host job, only one process writes. Pass active=False on
+    all others: the writer then accepts every call and touches no file.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], *, active: bool = True, resume_step: int | None = None):
-        """Opens the folder, which is made if need be.
+        """Opens the files, and creates the folder if it does not exist.
 
         Args:
-          log_dir: where event files and `metrics.jsonl` go.
+          log_dir: the folder for event files and `metrics.jsonl`.
           active: whether this process writes; pass `jax.process_index() == 0`.
-          resume_step: the step of the checkpoint that the run goes on from. Lines of later steps are dropped and
-            TensorBoard is told to hide them: the run will write them again. None for a run that starts from
-            nothing: whatever an earlier attempt wrote is dropped.
+          resume_step: the step of the checkpoint that the run resumes from. Lines of later steps are deleted, and
+            TensorBoard is told to hide them, because the run will write them again. None for a run that starts from
+            scratch: all lines of an earlier attempt are deleted.
 
         Raises:
-          PadirError: a line of `metrics.jsonl`, other than a last one cut off by a kill, is not one of ours.
+          PadirError: a line of `metrics.jsonl` is not valid. A last line that was cut off by a kill is ignored.
         """
         self._last_step: int | None = None
         self._names_before: set[str] = set()
@@ -64,25 +65,25 @@ class MetricWriter:
         self._board = SummaryWriter(
             str(folder),
             purge_step=0 if resume_step is None else resume_step + 1,
-            # tensorboardX names its files by the second: a restart within one would overwrite the last file.
+            # tensorboardX names its files by the second: a restart within the same second would overwrite the file.
             filename_suffix=f".{time.time_ns()}",
         )
 
     @property
     def last_step(self) -> int | None:
-        """The last step in the file; None if there is none, or if this process does not write."""
+        """The last step in `metrics.jsonl`; None if it has no line, or if this process does not write."""
         return self._last_step
 
     def write(self, step: int, scalars: Mapping[str, Any]) -> None:
-        """Writes one step's values; the JSON line is handed to the operating system before this returns.
+        """Writes the values of one step. The JSON line is handed to the operating system before this returns.
 
         Args:
-          step: the step the values belong to; higher than that of the line before, or the one that an earlier
-            session ended at, for values that it left out.
-          scalars: name to Python, NumPy or JAX scalar (size 1). Everything known about a step goes in one call.
+          step: the step that the values belong to. It must be higher than the last one written, or equal to the last
+            step of an earlier session that wrote none of these values.
+          scalars: Python, NumPy or JAX scalars (size 1) by name. Write all values of a step in one call.
 
         Raises:
-          ValueError: a step, or value of one, for the second time; a name is reserved, or the writer is closed.
+          ValueError: the step, or one of its values, was written before; a name is reserved; or the writer is closed.
         """
         if self._lines is None or self._board is None:
             return
@@ -91,12 +92,14 @@ class MetricWriter:
         step = int(step)
         late = step == self._last_step and self._names_before and not self._names_before & set(scalars)
         if self._last_step is not None and step <= self._last_step and not late:
-            raise ValueError(f"metrics of step {step} after those of step {self._last_step}: write each step once")
+            raise ValueError(
+                f"metrics of step {step} come after those of step {self._last_step}; write each step once, in order"
+            )
         line: dict[str, Any] = {"step": step}
         non_finite: dict[str, str] = {}
         for name, value in scalars.items():
             if name in _RESERVED:
-                raise ValueError(f"{name!r} is a name this file uses itself; call the metric something else")
+                raise ValueError(f"a metric cannot be called {name!r}, which is a reserved name; choose another name")
             number = value.item() if hasattr(value, "item") else value
             if not math.isfinite(number):
                 non_finite[name] = str(float(number))
@@ -111,12 +114,12 @@ class MetricWriter:
         self._last_step, self._names_before = step, set()
 
     def flush(self) -> None:
-        """Sends what is buffered for TensorBoard on its way to the disk. JSON lines are never buffered."""
+        """Hands buffered TensorBoard events to the operating system. JSON lines are never buffered."""
         if self._board is not None:
             self._board.flush()
 
     def close(self) -> None:
-        """Writes everything out and closes the files; a second call does nothing."""
+        """Flushes and closes the files; a second call does nothing."""
         if self._lines is not None and self._board is not None and not self._lines.closed:
             self._lines.close()
             self._board.close()
@@ -129,24 +132,24 @@ class MetricWriter:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Reads the lines of a `metrics.jsonl`, in order of their steps.
+    """Reads a `metrics.jsonl` file.
 
-    A last line that a kill cut off is left out.
+    A last line that was cut off when the job was killed is ignored.
 
     Args:
       path: the file.
 
     Returns:
-      One dictionary a line, as the module describes it.
+      One dictionary per line, in the order of the file, in the format that this module describes.
 
     Raises:
-      PadirError: the file is missing, or a line is damaged; the message names it.
+      PadirError: the file is missing, or a line is damaged; the message names the line.
     """
     path = pathlib.Path(path)
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError as error:
-        raise PadirError(f"{path}: there is no such file") from error
+        raise PadirError(f"{path}: no such file") from error
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -155,15 +158,23 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break
-            raise PadirError(f"{path}, line {number}: not a line of metrics; remove it or the file") from error
+            raise PadirError(
+                f"{path}, line {number}: not valid JSON with a step; remove the line or the file"
+            ) from error
         records.append(record)
     return records
 
 
 def recorded(log_dir: str | os.PathLike[str], name: str, step: int) -> float | None:
-    """The value of a step in the folder's `metrics.jsonl`; None where there is none, or not even the file.
+    """Looks up one value in the `metrics.jsonl` of a folder.
 
-    One that was not finite is NaN.
+    Args:
+      log_dir: the folder.
+      name: the metric's name.
+      step: the step.
+
+    Returns:
+      The value; NaN if it was not finite; None if the value or the file does not exist.
     """
     path = pathlib.Path(log_dir) / FILE_NAME
     lines = read_metrics(path) if path.exists() else []
@@ -172,7 +183,7 @@ def recorded(log_dir: str | os.PathLike[str], name: str, step: int) -> float | N
 
 
 def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> dict[str, Any] | None:
-    """Rewrites the file without what comes after `resume_step`; returns the last line kept, None if none is."""
+    """Deletes the lines after `resume_step`, or all lines if it is None. Returns the last line kept, or None."""
     kept = []
     if resume_step is not None and path.exists():
         kept = [record for record in read_metrics(path) if record["step"] <= resume_step]

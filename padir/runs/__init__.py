@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how it is opened again: configuration, vocabulary, checkpoints.
+"""Run directories: the configuration, vocabulary and checkpoints of a run, and how they are opened again.
 
-A checkpoint counts only when it is whole; a damaged one is named and set aside.
+Only a complete checkpoint is restored. Training reports a damaged one and sets it aside.
 """

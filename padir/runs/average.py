@@ -1,4 +1,4 @@
-"""`padir average`: one model out of several checkpoints of a run, or of its moving average."""
+"""`padir average`: makes one model from several checkpoints of a run, or from its moving average."""
 
 from __future__ import annotations
 
@@ -28,22 +28,25 @@ def average(
     ema: bool = False,
     metric: str = "validation/loss",
 ) -> None:
-    """Makes a run directory of the mean of a run's checkpoints, which every command then takes.
+    """Averages the parameters of several checkpoints and writes the result as a new run directory.
+
+    Exactly one of `last`, `best` and `ema` must be given.
 
     Args:
-      run_dir: the run; see `Cadence.keep` for how many checkpoints stay.
-      output_dir: the run directory to make; it must not hold a run yet. Its step is the newest that went in.
-      last: take so many of the newest checkpoints.
-      best: take so many of those with the lowest `metric`.
-      ema: take the moving average (`OptimizerConfig.ema_decay`) instead, of the newest checkpoint.
-      metric: name in metrics.jsonl of what `best` goes by; lower is better.
+      run_dir: the run to average. `Cadence.keep` decides how many of its checkpoints are kept.
+      output_dir: the run directory to write. It must not hold a run yet. Its step is that of the newest checkpoint
+        in the average.
+      last: average this many of the newest checkpoints.
+      best: average this many of the checkpoints with the lowest `metric`.
+      ema: take the exponential moving average (`OptimizerConfig.ema_decay`) of the newest checkpoint instead.
+      metric: the name in metrics.jsonl by which `best` chooses; lower is better.
 
     Raises:
-      PadirError: not exactly one of `last`, `best` and `ema`, fewer checkpoints than that, no moving average, or
-        `output_dir` holds a run.
+      PadirError: not exactly one of `last`, `best` and `ema` is given, the run has too few checkpoints or no moving
+        average, or `output_dir` holds a run.
     """
     if [last is not None, best is not None, ema].count(True) != 1:
-        raise PadirError("average: give one of --last=N, --best=N and --ema")
+        raise PadirError("average: give exactly one of --last=N, --best=N and --ema")
     if (Path(output_dir) / MODEL_FILE).exists():
         raise PadirError(f"{output_dir}: holds a run; choose another output_dir")
     model, vocabulary = load_model(run_dir)
@@ -52,7 +55,7 @@ def average(
         steps = checkpointer.steps()
         if ema:
             if not steps or not checkpointer.has_ema():
-                raise PadirError(f"{run_dir}: no moving average there; train with OptimizerConfig.ema_decay")
+                raise PadirError(f"{run_dir}: has no moving average; train with OptimizerConfig.ema_decay")
             chosen, params = steps[-1:], checkpointer.restore_params(shapes, mesh, ema=True)
         else:
             chosen = _newest(run_dir, steps, last) if best is None else _best(run_dir, steps, best, metric)
@@ -66,7 +69,7 @@ def average(
 
 
 def _mean(restore, steps: list[int]) -> PyTree:
-    """The mean of the parameters of some steps, added up in float64, one checkpoint in memory at a time."""
+    """Returns the mean of the parameters at `steps`, summed in float64 with one checkpoint in memory at a time."""
     total: PyTree | None = None
     for step in steps:
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), restore(step))
@@ -75,20 +78,20 @@ def _mean(restore, steps: list[int]) -> PyTree:
 
 
 def _newest(run_dir: str, steps: list[int], count: int) -> list[int]:
-    _check_count("last", count, len(steps), f"{run_dir}: checkpoints of step {', '.join(map(str, steps))}")
+    _check_count("last", count, len(steps), f"{run_dir}: has checkpoints of step {', '.join(map(str, steps))}")
     return steps[-count:]
 
 
 def _best(run_dir: str, steps: list[int], count: int, metric: str) -> list[int]:
-    """The steps with the lowest metric, in order of steps; of equals the later ones."""
+    """Returns the steps with the lowest metric in increasing order; later steps win ties."""
     lines = read_metrics(Path(run_dir) / METRICS_FOLDER / "metrics.jsonl")
     values = {line["step"]: line[metric] for line in lines if line["step"] in steps and metric in line}
     values = {step: value for step, value in values.items() if math.isfinite(value)}
     have = ", ".join(map(str, sorted(values)))
-    _check_count("best", count, len(values), f"{run_dir}: checkpoints with {metric} are those of step {have}")
+    _check_count("best", count, len(values), f"{run_dir}: has checkpoints with {metric} of step {have}")
     return sorted(sorted(values, key=lambda step: (values[step], -step))[:count])
 
 
 def _check_count(name: str, count: int, available: int, have: str) -> None:
     if not 1 <= count <= available:
-        raise PadirError(f"{have or 'no checkpoints'}; --{name}={count} must be from 1 to {available}")
+        raise PadirError(f"{have}; --{name}={count} must be from 1 to {available}")

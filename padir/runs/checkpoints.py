@@ -1,4 +1,4 @@
-"""Checkpoints with Orbax: asynchronous, atomic, parameters apart from the optimizer's state."""
+"""Checkpoints with Orbax: saved asynchronously and atomically, with parameters and optimizer state in separate parts."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from padir.runtime.sharding import replicated
 from padir.types import PyTree
 
 FOLDER = "checkpoints"
-# Parts of a checkpoint, and what another one of them would have been saved by.
+# The parts of a checkpoint, and what must differ when the shapes of a part do not match.
 _ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
-# Where Orbax keeps what a checkpoint was saved with besides.
+# Where Orbax keeps the metrics of a checkpoint, here its validation loss.
 _LOSS_FILE = Path("metrics", "metrics")
 
-# How Orbax ends the name of a save's folder until it is whole.
+# The suffix that Orbax gives a checkpoint's folder until the save is complete.
 _HALF_WRITTEN = ".orbax-checkpoint-tmp*"
 
 _NO_STEP = -1
-# Longer than NFS keeps what a folder held.
+# Longer than NFS clients cache the listing of a folder.
 _SECONDS_TO_SEE = 120
 
 _Read = TypeVar("_Read")
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    # Orbax warns that a reader cannot write, and of a checkpoint without a loss; both are what was asked for.
+    # Orbax warns about read-only managers and about checkpoints without a loss; both are intended here.
     return not any(text in record.getMessage() for text in ("read_only", "read only", "tracked_metric"))
 
 
@@ -53,30 +53,32 @@ def _loss(metrics: dict[str, float]) -> float:
 
 
 def _kept(last: int, best: int) -> PreservationPolicy:
-    """Which checkpoints stay: the last ones, and those with the lowest loss."""
-    # The best of Orbax are those that come last.
+    """Returns the policy that keeps the last checkpoints and those with the lowest loss."""
+    # Orbax ranks the best checkpoint last, so the order is reversed for a loss.
     lowest = BestN(get_metric_fn=_loss, reverse=True, n=best, keep_checkpoints_without_metrics=False)
     return AnyPreservationPolicy([LatestN(last), lowest])
 
 
 class DamagedCheckpointError(PadirError):
-    """A checkpoint that is there and cannot be read."""
+    """A checkpoint exists, but its content cannot be read or has changed since it was saved."""
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax's, which does not ask JAX whether the job is to stop: the training loop does, by a count of its own."""
+    """Orbax's manager without its check for preemption, which the training loop does itself."""
 
     def reached_preemption(self, step: int) -> bool:
-        """False: a save is ordered by the training loop alone."""
+        """Returns False, so that only the training loop decides when to save."""
         return False
 
 
 class Checkpointer:
     """Saves and restores the states of one run, in `<run_dir>/checkpoints/<step>`.
 
-    A save returns as soon as the arrays are copied and is renamed into place when whole, so a job killed
-    in a save leaves the checkpoint before it. Use as a context manager: leaving waits for the last save.
-    The SHA-256 of the files of its parts is written with it, and no part is read of which a file has changed since.
+    `save` returns as soon as the arrays are copied. The files are written in the background, and the checkpoint gets
+    its final name only when it is complete. A job that is killed during a save therefore leaves the checkpoint before
+    it intact. Each checkpoint holds the SHA-256 of its files, and a part with a changed file is not restored.
+
+    Use it as a context manager: leaving the block waits for the last save.
     """
 
     def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, keep_best: int = 0, read_only: bool = False):
@@ -84,9 +86,12 @@ class Checkpointer:
 
         Args:
           run_dir: the run directory.
-          keep: how many of the newest to keep.
-          keep_best: how many to keep besides, of those saved with the lowest loss.
-          read_only: for readers; nothing is created or deleted.
+          keep: how many of the newest checkpoints to keep.
+          keep_best: how many checkpoints with the lowest loss to keep in addition.
+          read_only: only read: create and delete nothing.
+
+        Raises:
+          PadirError: `read_only`, and `run_dir` has no folder of checkpoints.
         """
         self._folder = Path(run_dir).resolve() / FOLDER
         if read_only and not self._folder.is_dir():
@@ -107,30 +112,31 @@ class Checkpointer:
         self._manager = _Manager(self._folder, options=options, item_handlers=self._handlers)
 
     def steps(self) -> list[int]:
-        """The steps saved, in order."""
+        """The steps of the saved checkpoints, in increasing order."""
         return sorted(self._manager.all_steps())
 
     def latest_step(self) -> int | None:
-        """The newest step saved, or None."""
+        """The step of the newest checkpoint, or None if there is none."""
         return self._manager.latest_step()
 
     def restore_newest(self, like: TrainState) -> TrainState | None:
-        """Restores the newest state that is whole; None if none was saved.
+        """Restores the newest undamaged state; returns None if nothing was saved.
 
-        Damaged checkpoints that are newer are named and set aside, as `damaged_<step>`, so that the run can write them
-        anew. Of several processes the first reads all of a checkpoint alone, before they restore it together.
+        Newer, damaged checkpoints are reported and renamed to `damaged_<step>`, so that the run can save these steps
+        again. In a job of several processes, the first process checks a checkpoint alone before all restore it.
 
         Args:
-          like: a state of the same shapes and shardings (its values are not read).
+          like: a state with the same shapes and shardings. Its values are not read.
 
         Raises:
-          PadirError: no checkpoint is whole; or the newest is of another model or optimizer.
+          PadirError: every checkpoint is damaged, or the newest belongs to another model or optimizer.
+          StorageError: the files cannot be read, or the processes do not see the same checkpoints.
         """
         if jax.process_count() == 1:
             return self._newest_whole(lambda step: self.restore(like, step))
         newest = _NO_STEP
 
-        # Together, one that found damage would stop while the others wait for it.
+        # If all processes checked together, one that found damage would stop while the others wait for it.
         @first_process
         def check_checkpoints() -> None:
             nonlocal newest
@@ -143,7 +149,7 @@ class Checkpointer:
         return None if newest == _NO_STEP else self._restore_state(like, newest)
 
     def _see(self, newest: int) -> None:
-        """Waits until this process sees what the first one does: a network's file system tells others late."""
+        """Waits until this process sees the step `newest`: a network file system may show new folders late."""
         for wait in [*[1.0] * _SECONDS_TO_SEE, 0.0]:
             self._manager.reload()
             seen = (self.steps() or [_NO_STEP])[-1]
@@ -152,12 +158,12 @@ class Checkpointer:
             time.sleep(wait)
         if not all_say(seen == newest):
             raise StorageError(
-                f"{self._folder}: processes do not see the same checkpoints there: the newest is {newest} to process "
+                f"{self._folder}: processes see different checkpoints in this folder: the newest is {newest} to process "
                 f"0, {seen} to process {jax.process_index()}"
             )
 
     def _newest_whole(self, read: Callable[[int], _Read]) -> _Read | None:
-        """What `read` returns for the newest step that it can read; those that it cannot are set aside."""
+        """Returns what `read` returns for the newest readable step, and sets newer, damaged steps aside."""
         damaged: dict[int, DamagedCheckpointError] = {}
         for step in (steps := self.steps()[::-1]):
             try:
@@ -167,7 +173,7 @@ class Checkpointer:
                     raise
                 damaged[step] = error
                 continue
-            # Only now that there is one to go on from.
+            # Nothing is renamed before a checkpoint is found that training can resume from.
             for other, error in damaged.items():
                 say(f"{error}; it is set aside as damaged_{other}")
                 aside = self._folder / f"damaged_{other}"
@@ -179,34 +185,35 @@ class Checkpointer:
         return None
 
     def best_step(self) -> int | None:
-        """Of the checkpoints saved with a loss and still kept, the one with the lowest; None if there is none."""
+        """The step with the lowest loss among the kept checkpoints that have one; None if none has."""
         return self._manager.best_step()
 
     def save(self, state: TrainState, loss: float | None = None) -> None:
-        """Starts saving `state` under its step; a step already saved is left as it is.
+        """Starts saving `state` under its step. Does nothing if this step is already saved.
 
         Args:
-          state: what to save.
-          loss: on held-out data, if that is known, for choosing the best.
+          state: the state to save.
+          loss: the validation loss, by which the best checkpoints are chosen; None if it is not known yet.
         """
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        self._manager.wait_until_finished()  # Else the save before would take this step for its own.
+        # `_before_it_is_renamed` of the previous save, which still runs, reads `_saving`.
+        self._manager.wait_until_finished()
         self._saving = step
         saved = {name: ocp.args.StandardSave(tree) for name, tree in _items(state, ema=True).items()}
         self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
 
     def _before_it_is_renamed(self) -> None:
-        """Called by Orbax in the first process, in the background, when all parts of a save are there."""
+        """Writes the checksums. Orbax calls it in the background of the first process once all parts are written."""
         (folder,) = self._folder.glob(f"{self._saving}{_HALF_WRITTEN}")
         write_checksums(folder, _ITEMS)
 
     def add_loss(self, loss: float) -> None:
-        """Gives the newest checkpoint its loss, if it was saved without; the first process's is taken.
+        """Adds a loss to the newest checkpoint if it has none. With several processes, the first one's loss is used.
 
         Args:
-          loss: on held-out data, for choosing the best.
+          loss: the validation loss, by which the best checkpoints are chosen.
         """
 
         @first_process
@@ -223,20 +230,20 @@ class Checkpointer:
         """Restores a whole state.
 
         Args:
-          like: a state of the same shapes, with the shardings to restore to (its values are not read), whatever the
-            state was saved with. If it has an average of the parameters that the checkpoint lacks, that starts at the
-            parameters restored.
-          step: which; the newest by default.
+          like: a state of the same shapes. The result gets its shardings, whatever the shardings were at the save. Its
+            values are not read. If it has a moving average and the checkpoint has none, the average of the result is
+            a copy of the restored parameters.
+          step: the step to restore; the newest by default.
 
         Raises:
-          PadirError: there is no such checkpoint, it is damaged, or it is of another model.
+          PadirError: there is no such checkpoint, it is damaged, or it belongs to another model or optimizer.
         """
         step = self._step(step)
         first_process(_check_parts)(self._folder / str(step), _items(like, self.has_ema(step)))
         return self._restore_state(like, step)
 
     def _restore_state(self, like: TrainState, step: int) -> TrainState:
-        """Restores a state whose files were checked."""
+        """Restores a state whose checksums are already verified."""
         items = _items(like, self.has_ema(step))
         restored = self._restore(step, jax.tree.map(ocp.utils.to_shape_dtype_struct, items))
         ema = None
@@ -246,13 +253,23 @@ class Checkpointer:
         return TrainState(progress["step"], restored["params"], progress["opt_state"], ema)
 
     def has_ema(self, step: int | None = None) -> bool:
-        """Whether the checkpoint, the newest by default, has an average of the parameters."""
+        """Whether the checkpoint of `step` (by default the newest) has a moving average of the parameters."""
         return _has_ema(self._folder / str(self.latest_step() if step is None else step))
 
     def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None, *, ema: bool = False) -> PyTree:
-        """Restores parameters alone, or their average, whole on every device of the mesh.
+        """Restores only the parameters, or their moving average, replicated on every device of the mesh.
 
-        `abstract` as given by `jax.eval_shape(model.init, 0)`.
+        Args:
+          abstract: the shapes and dtypes of the parameters, as `jax.eval_shape(model.init, 0)` returns them.
+          mesh: the devices to restore to.
+          step: the step to restore; the newest by default.
+          ema: restore the moving average instead of the parameters.
+
+        Returns:
+          Nested dict of arrays with the shapes and dtypes of `abstract`.
+
+        Raises:
+          PadirError: there is no such checkpoint, it is damaged, or it belongs to another model.
         """
         sharding, name = replicated(mesh), "ema" if ema else "params"
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
@@ -261,7 +278,7 @@ class Checkpointer:
         return self._restore(step, {name: placed})[name]
 
     def _step(self, step: int | None) -> int:
-        """The step itself, or the newest; raises PadirError if there is none."""
+        """Returns `step`, or the newest step for None; raises PadirError if there is no such checkpoint."""
         step = self.latest_step() if step is None else step
         if step is None or step not in self.steps():
             have = ", ".join(map(str, self.steps()))
@@ -272,14 +289,14 @@ class Checkpointer:
     def _restore(self, step: int, items: dict[str, PyTree]) -> ocp.args.Composite:
         folder = self._folder / str(step)
         with _naming_damage(folder):
-            # Before anything is read: Orbax would read every other array first, or leave half of them behind.
+            # Checked first, because Orbax reports a wrong shape only after it has read other arrays.
             for name, tree in items.items():
                 _check_shapes(folder, self._handlers[name].metadata(folder / name), tree, _ITEMS[name])
             wanted = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
             return self._manager.restore(step, args=ocp.args.Composite(**wanted))
 
     def close(self) -> None:
-        """Waits for saves under way and frees the manager's threads."""
+        """Waits for running saves and frees the manager's threads."""
         self._manager.wait_until_finished()
         self._manager.close()
 
@@ -291,15 +308,15 @@ class Checkpointer:
 
 
 def _items(state: TrainState, ema: bool) -> dict[str, PyTree]:
-    """The parts that a state is saved in; `ema` says whether its average is one of them, if it has one."""
+    """Returns the parts in which a state is saved. Its moving average is one of them if it has one and `ema` is set."""
     items = {"params": state.params, "progress": {"step": state.step, "opt_state": state.opt_state}}
     return items if state.ema is None or not ema else {**items, "ema": state.ema}
 
 
 def _read_here(folder: Path, step: int, like: TrainState) -> int:
-    """Finds out whether a checkpoint is whole, in this process alone; returns its step.
+    """Checks in this process alone that a checkpoint is undamaged; returns its step.
 
-    By its checksums, or else by reading all numbers, part by part, and dropping them.
+    Verifies the checksums. If the checkpoint has none, all arrays are read, one part at a time, and dropped.
 
     Raises:
       PadirError: as `Checkpointer.restore`.
@@ -320,15 +337,19 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
 
 
 def _has_ema(folder: Path) -> bool:
-    """Whether a checkpoint was saved with an average of the parameters, be it there or gone."""
+    """Whether a checkpoint was saved with a moving average, even if its files are now missing."""
     with _naming_damage(folder):
         return (folder / "ema").is_dir() or any(name.startswith("ema/") for name in read_checksums(folder) or ())
 
 
 def _check_parts(folder: Path, items: Iterable[str]) -> bool:
-    """Raises DamagedCheckpointError if a file of those parts of a checkpoint has changed since it was saved.
+    """Verifies the checksums of some parts of a checkpoint.
 
-    False: it was saved by a padir that wrote no checksums, so nobody knows.
+    Returns:
+      False if the checkpoint has no checksums, because an older padir saved it.
+
+    Raises:
+      DamagedCheckpointError: a file has changed since it was saved.
     """
     with _naming_damage(folder):
         if (hashes := read_checksums(folder)) is None:
@@ -339,7 +360,7 @@ def _check_parts(folder: Path, items: Iterable[str]) -> bool:
 
 @contextlib.contextmanager
 def _naming_damage(folder: Path) -> Iterator[None]:
-    """What a checkpoint that cannot be read is said to be."""
+    """Turns the errors of reading a checkpoint into PadirErrors that name its folder."""
     try:
         yield
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
@@ -348,26 +369,26 @@ def _naming_damage(folder: Path) -> Iterator[None]:
         reason = (str(error).strip() or repr(error)).splitlines()[0][:300]
         raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
     except OSError as error:
-        # Of the storage, not of the checkpoint: older ones will do no better.
+        # The storage failed, not this checkpoint: older checkpoints could not be read either.
         raise kind_of(error)(f"{folder}: cannot be read ({error})") from error
 
 
 def _tidy(folder: Path) -> None:
-    """Names and removes what saves that were killed have left, and losses that cannot be read; Orbax reads them all."""
+    """Removes incomplete saves and unreadable losses, which Orbax would fail to read, and reports each."""
     for path in sorted(folder.glob(f"*{_HALF_WRITTEN}")):
         shutil.rmtree(path, ignore_errors=True)
         removed = "could not be removed" if path.exists() else "removed"
-        say(f"{path}: half-written, by a save that was killed; {removed}")
+        say(f"{path}: incomplete, because its save was killed; {removed}")
     for path in sorted(folder.glob(f"*/{_LOSS_FILE}")):
         try:
             json.loads(path.read_bytes())["loss"] + 0.0
         except (ValueError, KeyError, TypeError):
-            say(f"{path}: damaged; removed, its checkpoint is not among the best")
+            say(f"{path}: damaged and removed; its checkpoint does not count among the best")
             shutil.rmtree(path.parent)
 
 
 def _check_shapes(folder: Path, saved: PyTree, expected: PyTree, what: str) -> None:
-    """Refuses a checkpoint of another model or optimizer, naming the arrays that differ."""
+    """Raises PadirError, which names the arrays that differ, if a checkpoint is of another model or optimizer."""
 
     def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)

@@ -210,7 +210,7 @@ def test_systems_that_cannot_be_measured(tiny, tmp_path):
     refused("batch_size 0 and repeats 3 must be at least 1", batch_size=0)
     missing = System("a", str(tiny.ar), quality=str(tmp_path / "none.json"))
     refused("System.quality: .*none.json is not a JSON file of padir evaluate", systems=[missing], workload=text)
-    refused("asks about id .*, and a system has 20 pieces; lower its num_pieces", num_pieces=20)
+    refused("contains id .*, but a system has only 20 pieces; lower the workload's num_pieces", num_pieces=20)
     with pytest.raises(PadirError, match="System.run_dir: system 'a' needs either run_dir or model"):
         System("a")
 
@@ -270,7 +270,9 @@ def test_roofline(tmp_path):
             assert phase["of_bound"] == pytest.approx(phase["bound_ms"] / phase["ms"])
         assert found["step: logits"]["gflops"] < found["step"]["gflops"]
     assert roofline_table(result).count("\n") == 4 + 8
-    with pytest.raises(PadirError, match="40 to 9 tokens are not what system 'beam' takes"):
+    with pytest.raises(
+        PadirError, match="system 'beam' does not take 40 source and 9 target tokens; its model allows at most"
+    ):
         roofline(systems=UNTRAINED[1:3], output=str(path), source=40, target=9, num_pieces=50)
 
 

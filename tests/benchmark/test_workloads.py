@@ -19,7 +19,9 @@ def test_fixed_lengths():
         assert request.source[-1] == EOS_ID and all(2 < token < 20 for token in request.source[:-1])
     assert len({request.source for request in requests}) == 3
     assert requests == FixedLengths(5, 7, num_requests=3, num_pieces=20).requests(8)
-    with pytest.raises(PadirError, match="FixedLengths: source 5 or target 9 exceeds the models' 8"):
+    with pytest.raises(
+        PadirError, match="FixedLengths: source 5 or target 9 exceeds the longest length of the models, 8"
+    ):
         FixedLengths(5, 9).requests(8)
     with pytest.raises(PadirError, match="FixedLengths.target: 0 is not at least 1"):
         FixedLengths(5, 0)
@@ -46,12 +48,14 @@ class TestParallelText:
         assert np.argsort(targets).tolist() == [0, 2, 1, 3]
         assert all(request.source[-1] == EOS_ID for request in requests)
 
-    def test_what_is_too_long_is_passed_over_and_counted(self, files, capsys):
+    def test_pairs_that_are_too_long_are_skipped_and_counted(self, files, capsys):
         every = ParallelText(**files, num_requests=100, num_pieces=11).requests(64)
         longest = max(max(len(request.source), request.target_length) for request in every)
         fewer = ParallelText(**files, num_requests=100, num_pieces=11).requests(longest - 1)
-        assert len(fewer) == 15 and f"passed over 5 of 20 pairs: over {longest - 1} tokens" in capsys.readouterr().err
-        with pytest.raises(PadirError, match="no pair fits into 1 tokens"):
+        assert (
+            len(fewer) == 15 and f"skipped 5 of 20 pairs with more than {longest - 1} tokens" in capsys.readouterr().err
+        )
+        with pytest.raises(PadirError, match="every sentence pair has more than 1 tokens"):
             ParallelText(**files, num_pieces=11).requests(1)
 
     def test_a_draw_follows_its_seed(self, files):
@@ -60,9 +64,9 @@ class TestParallelText:
 
     def test_files_that_are_not_parallel_or_not_there(self, files, tmp_path):
         (tmp_path / "short.txt").write_text("a\n")
-        with pytest.raises(PadirError, match="short.txt has 1 lines, .* 20: they must be parallel"):
+        with pytest.raises(PadirError, match="short.txt has 1 lines but .* has 20; line n of one must translate"):
             ParallelText(str(tmp_path / "short.txt"), files["references"]).requests(64)
-        with pytest.raises(PadirError, match="nowhere.txt: cannot be read as text"):
+        with pytest.raises(PadirError, match="nowhere.txt: cannot be read as UTF-8 text"):
             ParallelText(str(tmp_path / "nowhere.txt"), files["references"]).requests(64)
 
 
@@ -74,4 +78,4 @@ def test_prepared_text(tiny, capsys):
     assert all(request.target_length is None for request in requests)
     shortest = min(map(len, every.values()))
     assert PreparedText(str(tiny.data)).requests(shortest - 1) == []
-    assert f"passed over {len(test)} sources" in capsys.readouterr().err
+    assert f"skipped {len(test)} sources" in capsys.readouterr().err

@@ -202,7 +202,7 @@ def test_help_lists_what_gin_sets(padir):
 
 
 def test_help_says_what_a_gin_file_does_to_the_demo(padir):
-    assert "A --gin_file takes the place of runs/demo.gin" in " ".join(padir("demo", "--help")[1].split())
+    assert "A --gin_file replaces runs/demo.gin" in " ".join(padir("demo", "--help")[1].split())
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
@@ -227,7 +227,7 @@ def test_a_job_that_was_told_to_stop_says_so_and_exits_with_75(padir, monkeypatc
         raise Preempted("runs/ar: told to stop; saved at step 5 of 12")
 
     monkeypatch.setattr(config, "run", stop)
-    message = "padir translate: runs/ar: told to stop; saved at step 5 of 12; the same command goes on from there\n"
+    message = "padir translate: runs/ar: told to stop; saved at step 5 of 12; run the same command again to resume\n"
     assert padir("translate", "--run_dir=x") == (75, "", message)
 
 
@@ -323,7 +323,8 @@ def test_the_installed_command_works_from_anywhere(tmp_path):
 )
 def test_a_job_that_nobody_listens_to_has_not_succeeded(doing, status):
     """Both streams into a pipe whose reader is gone, as after `2>&1 | head -1`."""
-    code = f"import sys\nfrom padir import errors\nfrom padir.cli import main as cli\ndef run(*_):\n    {doing}\ncli._run = run\n"
+    imports = "import sys\nfrom padir import errors\nfrom padir.cli import main as cli\n"
+    code = f"{imports}def run(*_):\n    {doing}\ncli._run = run\n"
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -198,7 +198,7 @@ def test_the_tokenizer_of_the_target_language(tiny, tmp_path):
 def test_options_that_do_not_fit_are_refused_before_anything_is_decoded(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{EVALUATE}.decode_examples", lambda *arguments, **options: pytest.fail("decoded"))
     arguments = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path), "name": "x"}
-    with pytest.raises(PadirError, match=r"length_buckets: \(20, 10\) are not ascending"):
+    with pytest.raises(PadirError, match=r"length_buckets: \(20, 10\) must be ascending"):
         evaluate(length_buckets=(20, 10), **arguments)
     with pytest.raises(PadirError, match="tokenize='14a': sacreBLEU knows 13a, char"):
         evaluate(tokenize="14a", **arguments)
@@ -231,7 +231,7 @@ def test_what_is_printed(tiny, results):
         f"stutter {stored['stutter_per_100_words']:.2f} per 100 words",
         "40 sentences",
         f"length accuracy {stored['length_accuracy']:.2f}%, error {stored['length_error']:.2f} tokens "
-        f"(bias {stored['length_bias']:+.2f}), {stored['mean_steps_run']:.1f} steps a sentence",
+        f"(bias {stored['length_bias']:+.2f}), {stored['mean_steps_run']:.1f} steps per sentence",
         *(
             f"{metric} against {results / 'ar.txt'}: {test['difference']:+.2f} (p = {test['p_value']:.3f}, "
             f"{test['signature']}; p = {stored['approximate_randomization'][metric]['p_value']:.4f} by approximate "
@@ -263,7 +263,7 @@ def test_length_accuracy_and_steps_by_hand(examples):
 def test_a_baseline_of_another_split(tiny, tmp_path):
     (tmp_path / "other.txt").write_text("eins\nzwei\n")
     arguments = {"run_dir": str(tiny.padir), "data_dir": str(tiny.data), "output_dir": str(tmp_path), "name": "x"}
-    message = rf"other\.txt: has 2 hypotheses where the references, split test of {tiny.data}, are 40; compare"
+    message = rf"other\.txt: has 2 hypotheses, but split test of {tiny.data} has 40 references; compare"
     with pytest.raises(PadirError, match=message):
         evaluate(baseline=str(tmp_path / "other.txt"), **arguments)
     with pytest.raises(PadirError, match=r"none\.txt: cannot read the baseline's hypotheses"):
@@ -331,7 +331,7 @@ def test_a_result_of_evaluate_can_be_laid_out(results, tmp_path):
     """What `padir evaluate` writes is what `padir tables` reads."""
     output = tables(results=[str(results)], output_dir=str(tmp_path))
     assert [entry["reason"] for entry in output["unplaced"]] == [
-        "task tiny of tasks.synthetic (en_de) is none of the tables'"
+        "task tiny of tasks.synthetic (en_de) is not in the paper's tables"
     ] * 2
 
 

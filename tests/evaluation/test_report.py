@@ -50,17 +50,17 @@ def test_a_result_alone():
     assert lines[2] == "| system | n | BLEU | BLEU (intl) | chrF | TER ↓ |"
     assert lines[4] == "| padir\\|4 | 7 | 27.12 | 28.00 | 50.00 | 60.50 |"
     assert "- BLEU: `sig of bleu|tok:13a|`" in lines and "- TER ↓: `sig of ter|tok:13a|`" in lines
-    assert "length accuracy 25.00%, error 1.50 tokens (bias -0.25), 3.5 steps a sentence. `Refinement()`" in lines
+    assert "length accuracy 25.00%, error 1.50 tokens (bias -0.25), 3.5 steps per sentence. `Refinement()`" in lines
     assert "| padir\\|4, per 100 words | 3.00 | 1.00 | 2.00 |" in lines
     assert "| padir\\|4, per 100 tokens | 3.50 | 1.50 | 2.50 |" in lines
     assert "| 1–10 | 3 | 20.50 | 41.25 | 0.50 | 0.25 |" in lines
     assert "| 11– | 4 | 20.50 | 41.25 | 0.50 | 0.25 |" in lines
-    assert "## Against the baseline" not in lines and "Words are characters here." not in lines
+    assert "## Against the baseline" not in lines and "Each character" not in "".join(lines)
 
 
 def test_words_of_chinese_are_characters():
     lines = markdown(RESULT | {"bleu_signature": "nrefs:1|case:mixed|tok:zh|smooth:exp"}).splitlines()
-    assert "Words are characters here." in lines
+    assert "Each character counts as a word, because the text has no spaces." in lines
 
 
 def test_with_a_baseline():
@@ -73,7 +73,7 @@ def test_with_a_baseline():
 
 def test_no_lengths_where_none_were_predicted():
     text = markdown(RESULT | dict.fromkeys(("length_accuracy", "length_error", "length_bias")))
-    assert "length accuracy" not in text and "\n3.5 steps a sentence" in text
+    assert "length accuracy" not in text and "\n3.5 steps per sentence" in text
 
 
 def test_a_table():

@@ -123,20 +123,20 @@ def test_each_result_in_its_cells(lay):
             "not known to be trained on distilled data (trained_on)",
         ),
         (result(system=PADIR | {"rescored": True}), "hypotheses were rescored by an autoregressive model"),
-        (result(system=PADIR | {"compute_type": "int8"}), "products with weights were rounded to int8"),
+        (result(system=PADIR | {"compute_type": "int8"}), "decoded with compute_type int8"),
         (result(split="validation"), "split validation, not test"),
         (
             result(task="tatoeba_de_en"),
-            "task tatoeba_de_en of tasks.wmt (de_en) is none of the tables'",
+            "task tatoeba_de_en of tasks.wmt (de_en) is not in the paper's tables",
         ),
         (
             result() | {"task": result()["task"] | {"module": "tasks.text_files"}},
-            "task wmt14_de_en of tasks.text_files (de_en) is none of the tables'",
+            "task wmt14_de_en of tasks.text_files (de_en) is not in the paper's tables",
         ),
         (
             # A name that says the other direction.
             result() | {"task": result("wmt14_en_de")["task"] | {"name": "wmt14_de_en"}},
-            "task wmt14_de_en of tasks.wmt (en_de) is none of the tables'",
+            "task wmt14_de_en of tasks.wmt (en_de) is not in the paper's tables",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_what_fits_no_cell(lay, facts, reason):
 def test_chinese_scored_with_another_tokenizer_is_not_in_table_4_1(lay):
     output, _ = lay(x=result("wmt17_en_zh", bleu_signature="a|tok:13a|b"))
     assert list(cells(output)) == [("4.2", "PaDIR", "4", "wmt17_en_zh")]
-    assert output["unplaced"][0]["reason"] == "BLEU is not with tok:zh (a|tok:13a|b)"
+    assert output["unplaced"][0]["reason"] == "BLEU was not computed with tok:zh (a|tok:13a|b)"
 
 
 def test_another_bleurt_is_not_in_table_4_3(lay):
@@ -187,7 +187,7 @@ def test_files_and_folders(lay, tmp_path):
         with pytest.raises(PadirError, match=message):
             tables(results=[str(folder / name)], output_dir=str(tmp_path / "out"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PadirError, match="empty: holds no JSON file of padir evaluate"):
+    with pytest.raises(PadirError, match="empty: contains no JSON file of padir evaluate"):
         tables(results=[str(tmp_path / "empty")], output_dir=str(tmp_path / "out"))
 
 

@@ -47,5 +47,5 @@ def test_the_counts_of_buckets_add_up():
 
 @pytest.mark.parametrize("longest", [(10, 5), (5, 5), (0, 5)])
 def test_buckets_that_do_not_ascend(longest):
-    with pytest.raises(PadirError, match="length_buckets: .* are not ascending lengths of at least 1"):
+    with pytest.raises(PadirError, match="length_buckets: .* must be ascending lengths of at least 1"):
         check_buckets(longest)

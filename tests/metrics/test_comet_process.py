@@ -45,13 +45,13 @@ def environments(tmp_path_factory):
 
 def test_an_environment_without_comet(environments, tmp_path):
     """The bare one is real: this error is what a user without COMET sees."""
-    how = r"python3 -m venv comet && comet/bin/pip install unbabel-comet, and then --comet_python=comet/bin/python"
+    how = r"python3 -m venv comet && comet/bin/pip install unbabel-comet, then give --comet_python=comet/bin/python"
     for python, message in (
         (None, "evaluate.comet: no value for comet_python"),
         (environments[0], "has no package unbabel-comet"),
         (str(tmp_path / "none"), "none: No such file or directory"),
     ):
-        with pytest.raises(PadirError, match=f"{message}; COMET needs an environment of its own .*{how}"):
+        with pytest.raises(PadirError, match=f"{message}; COMET needs an environment of its own, .*{how}"):
             check_comet(python)
     with pytest.raises(PadirError, match="has no package unbabel-comet"):
         comet_scores(environments[0], "some/model", ["a"], ["b"], ["c"])
@@ -70,5 +70,5 @@ def test_texts_and_scores(environments, monkeypatch, tmp_path, capfd):
 def test_what_goes_wrong(environments):
     with pytest.raises(PadirError, match="COMET: 1 hypotheses, 2 references, 1 sources"):
         comet_scores(environments[1], "some/model", ["a"], ["b"], ["c", "d"])
-    with pytest.raises(PadirError, match="COMET failed with status 1 on other/model; what it said is above"):
+    with pytest.raises(PadirError, match="COMET failed with status 1 on other/model; its own message is above"):
         comet_scores(environments[1], "other/model", ["a"], ["b"], ["c"])

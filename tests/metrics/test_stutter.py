@@ -1,4 +1,4 @@
-"""Stutter by hand: repeats in the output, less those the reference excuses."""
+"""Stutter by hand: repeats in the output that the reference does not match."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ from padir.metrics.stutter import (
         ("the the cat sat", "the cat sat", 1),
         ("so so so good", "good", 2),
         ("he had had had a a car", "he had had a car", 2),  # the docstring's example
-        ("ha ha and ha ha", "ha ha", 1),  # repeats are excused by number, not by place
-        ("no no", "yes yes", 1),  # another word's repeat excuses nothing
+        ("ha ha and ha ha", "ha ha", 1),  # repeats are matched by number, not by place
+        ("no no", "yes yes", 1),  # another word's repeat matches nothing
         ("a b a b", "a b", 0),  # not adjacent
         ("So so, so", "x", 0),  # case and punctuation make other words
         ("", "a a", 0),
@@ -56,7 +56,7 @@ def test_tokens_stop_at_eos_and_skip_padding():
     assert stutter_per_100_tokens(hypotheses, references) == 100.0 * 1 / 5
 
 
-def test_tokens_excused_by_reference():
+def test_tokens_matched_by_reference():
     assert stutter_per_100_tokens([[5, 5, 5, 5, 1]], [[5, 5, 1]]) == 100.0 * 2 / 4
 
 
@@ -72,17 +72,17 @@ def test_excess_is_bounded_and_none_against_itself(output, reference):
 
 
 def test_rates_of_output_and_reference_by_hand():
-    # Output: 3 repeats in 10 words, one of them excused; references: 1 repeat in 8 words.
+    # Output: 3 repeats in 10 words, one of them matched; references: 1 repeat in 8 words.
     hypotheses, references = ["he had had had a a car", "a b c", ""], ["he had had a car", "a b", "d"]
     assert word_stutter(hypotheses, references) == StutterRates(output=30.0, reference=12.5, excess=20.0)
 
 
 def test_words_of_text_without_spaces_are_characters():
     assert words("天天 好。", "zh") == ["天", "天", "好", "。"] and words("天天 好。", "13a") == ["天天", "好。"]
-    # Of 10 characters four repeat their neighbour; the references excuse 天天, once in each.
+    # Of 10 characters four repeat their neighbour; the references match 天天, once in each.
     found = word_stutter(["天天好好", "今天天 天气了"], ["天天好", "今天天气"], "zh")
     assert (found.output, found.excess) == (40.0, 20.0)
-    # 2 repeats in 5 tokens, one excused; 1 in 4.
+    # 2 repeats in 5 tokens, one matched; 1 in 4.
     assert token_stutter([[5, 5, 5, 8, 7, 1]], [[5, 5, 8, 7, 1, 0]]) == StutterRates(40.0, 25.0, 20.0)
 
 
@@ -90,7 +90,7 @@ def test_words_of_text_without_spaces_are_characters():
     ("output", "reference", "expected"),
     [
         ("the the cat", "the cat", [1]),
-        ("he had had had a a car", "he had had a car", [3, 5]),  # the first repeat of "had" is excused
+        ("he had had had a a car", "he had had a car", [3, 5]),  # the first repeat of "had" is matched
         ("a b a b", "a b", []),
         ("no no no", "yes yes", [1, 2]),
         ("", "a a", []),
