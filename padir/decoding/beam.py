@@ -26,7 +26,7 @@ EARLY_EXITS = ("exact", "current_length", "full")
 
 @dataclass(frozen=True)
 class BeamSearch(TargetRoom):
-    """Everything static about a beam search; hashable, so `jit` takes it whole.
+    """The static configuration of a beam search; hashable, so `jit` takes it as a static argument.
 
     Attributes:
       max_length_ratio, max_length_offset: see `TargetRoom`.
@@ -34,10 +34,10 @@ class BeamSearch(TargetRoom):
       alpha: scores are summed log-probability over length^alpha; 0 favours short hypotheses.
       num_hypotheses: how many are returned, the best ones; all K if None. The search for fewer ends earlier and,
         with the exact exit, finds the same ones.
-      early_exit: when a source is finished. 'exact': when no live hypothesis can come to beat the worst that would be
-        returned, however it goes on. 'current_length': when none would beat it if it ended now; what Hugging Face
-        does by default (early_stopping=False). 'full': by the same rule, but at the latest when K hypotheses are
-        finished (early_stopping=True).
+      early_exit: when a source is finished. 'exact': when no live hypothesis can still beat the worst that would be
+        returned, however it continues. 'current_length': when none would beat it if it ended now, which is what
+        Hugging Face does by default (early_stopping=False). 'full': by the same rule, but at the latest when K
+        hypotheses are finished (early_stopping=True).
     """
 
     beam_size: int = 5

@@ -1,8 +1,8 @@
-"""Looking into a decode, or meddling with it, for research.
+"""Callbacks that look into a decode or change it, for research.
 
 A callback is a pure, hashable function traced into the loop: it takes the state (or a step's logits and the state)
-and returns the state (or logits) that the loop goes on with. `OnHost` makes one of a function that only wants
-to look, in plain Python.
+and returns the state (or logits) that the loop continues with. `OnHost` turns a plain Python function that only
+looks into a callback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LogitsCallback = Callable[[Array, RefinementState], Array]
 
 @dataclass(frozen=True)
 class OnHost:
-    """Shows numpy copies of its arguments to a Python function, in the order of the steps, and changes nothing.
+    """Calls a Python function with NumPy copies of the arguments, in the order of the steps, and changes nothing.
 
     Decoding may return before the last calls were made: `jax.effects_barrier()` waits for them. Calls in order
     need a decode on one device.

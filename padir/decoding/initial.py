@@ -1,7 +1,7 @@
 """How to start: the first hypothesis of a refinement.
 
-The last position of every start is EOS, as in training and as in the T5X release: the length is known,
-and a hypothesis of nothing but MASK would look the same from every position.
+The last position of every start is EOS, as in training and in the T5X release. The length is known, and a hypothesis
+of MASK alone would look the same from every position.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class StartWithMaskRange(StartPolicy):
 class StartWithRandom(StartPolicy):
     """Every position is a uniformly random piece, the last EOS; reproducible from the key.
 
-    All rows share one random sequence, of which each takes as much as its length: so neither its neighbours
-    in the batch nor the bucket it is padded to ever change a translation.
+    All rows share one random sequence and take as much of it as their length. Neither the neighbours in the batch nor
+    the bucket that a row is padded to can therefore change a translation.
     """
 
     longest: int = 1024

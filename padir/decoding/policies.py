@@ -1,4 +1,4 @@
-"""Which policies a refinement may be made of."""
+"""Checks of the policies and shortcuts of a refinement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(config: Any) -> None:
 
 
 def _check_one(name: str, policy: object, known: tuple[type, ...]) -> None:
-    """Refuses what cannot be this policy: a name, a class where an object is meant, a bare function, another kind."""
+    """Refuses what cannot be this policy: a name, a class, a bare function, a policy of another kind."""
     others = tuple(kind for kinds in _POLICIES.values() for kind in kinds if kind not in known)
     complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(name, ()))
     if isinstance(policy, type) or not callable(policy) or isinstance(policy, others) or not complete:
@@ -47,7 +47,7 @@ def _check_one(name: str, policy: object, known: tuple[type, ...]) -> None:
 
 
 def check_shortcuts(config: Any) -> None:
-    """Refuses counts that cannot be, and shortcuts of a `Refinement` beside what needs all that they leave out."""
+    """Refuses impossible counts, and shortcuts beside options of a `Refinement` that need what they leave out."""
     if config.compact_rows:
         for name in ("return_trace", "state_callback", "logits_callback", "t5x_compat"):
             if getattr(config, name):
@@ -94,7 +94,7 @@ def check_shortcuts(config: Any) -> None:
 
 
 def check_t5x_compat(config: Any) -> None:
-    """Refuses what the release does not have, or what we do not reproduce of it."""
+    """Refuses options that the T5X release does not have, or that we do not reproduce."""
     wrong = None
     if not isinstance(config.remask, RemaskNothing | RemaskStutter):
         wrong = f"remask {type(config.remask).__name__}; choose RemaskNothing() or RemaskStutter()"

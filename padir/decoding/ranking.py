@@ -29,11 +29,11 @@ class RankPolicy(Protocol):
 
 @dataclass(frozen=True)
 class RankByLogProbability(RankPolicy):
-    """Summed log-probability over length^alpha, and the length's own log-probability if it shall count.
+    """Summed log-probability over length^alpha, plus the length's own log-probability if it has a weight.
 
     Attributes:
       alpha: 1 ranks by the mean per token, 0 by the plain sum (which favours short hypotheses).
-      length_weight: what the log-probability of the predicted length is multiplied by before it is added.
+      length_weight: weight of the log-probability of the predicted length; 0 ignores it.
     """
 
     alpha: float = 1.0

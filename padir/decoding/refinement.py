@@ -1,7 +1,7 @@
 """Parallel decoding by iterative refinement: the loop (paper section 4.2.2.1, eq. 4.9).
 
 The loop takes a logits function, never a model, so it can be tested with hand-made logits. With other policies it
-is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin) or sampling in the way of SUNDAE
+is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin) or SUNDAE-style sampling
 (StartWithRandom, RemaskNothing, Sampling at a low temperature).
 """
 
@@ -31,56 +31,57 @@ from padir.nn import cache as kv_cache
 from padir.nn.masks import length_mask
 from padir.types import PAD_ID, Array
 
-# tokens [N, L] int32 → what one decoder pass says of them; a bare array is its logits. With `active_positions` also
-# (tokens [N, k], positions [N, k], the memory of all) → logits [N, k, V] and a new memory.
+# tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
+# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory.
 LogitsFn = Callable[..., StepOutput | Array]
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Everything static about a parallel decode; hashable, so `jit` takes it whole.
+    """The static configuration of a parallel decode; hashable, so `jit` takes it as a static argument.
 
     A source has num_hypotheses · length_beam · parallel_starts hypotheses.
 
     Attributes:
-      num_steps: decoder passes at most (T).
-      num_hypotheses: lengths tried per source, the likeliest ones (B_l in the paper).
-      length_beam: lengths tried around each of them, itself counted: the nearest ones that no other
-        hypothesis has, the shorter first.
-      parallel_starts: hypotheses of each length, that differ by their random numbers.
-      start: the initial hypothesis.
+      num_steps: the largest number of decoder passes (T).
+      num_hypotheses: how many lengths are tried for each source, the likeliest ones (B_l in the paper).
+      length_beam: how many lengths are tried around each of them, itself included: the nearest that no other hypothesis
+        has, shorter ones first.
+      parallel_starts: hypotheses of each length; they differ by their random numbers.
+      start: makes the initial hypothesis.
       sampling: how a step draws its tokens; greedy by default.
-      rewrite_only_remasked: a step writes only where the one before was remasked, other positions keep token and
-        log-probability (mask-predict); the last position keeps the start's EOS, at log-probability 0.
-      remask: what the next step shall not read as this one wrote it.
-      replace: what it reads there instead.
-      stop: when a row is finished before its steps are spent.
-      rank: what orders the hypotheses of a source.
-      drop_repeats: drop tokens that repeat their left neighbour after the last step (paper section 4.2.3).
-      keep_hypotheses: how many hypotheses of each source go on after the first step, those that `rank` puts first
-        then; None all. The others are not returned.
-      candidates: later steps choose at each position among the so many likeliest tokens of the first step there, and
-        those of the two neighbours, and need not compute the other logits; None among all tokens. Probabilities are
-        then estimates; see `shortcuts.candidates`.
-      shared_candidates: choose among candidates in the first step, too: those that the positions of the likeliest
-        length put forward, which alone needs the logits of all tokens (see `shortcuts.shared_candidates`).
-      active_positions: how many positions of each hypothesis are decoded from the third step on, those changed and
-        the least sure (see `shortcuts.active_positions`), by a second decoder to compile. The others keep what they
-        wrote, keys and values too, whatever has changed around them. None decodes all.
-      compact_rows: on one device, in batches of 16 sources and more, go on with half of the rows whenever half of the
-        sources are finished: the same translations (up to rounding) sooner, for a decoder more to compile at every
-        halving. Several devices keep all of their rows.
-      logits_block: on one device, compute the logits of all tokens for so many positions at a time where nothing but
-        the likeliest is asked of them: the same translations (up to rounding), in logits that do not grow with the
-        batch. None computes those of all positions at once, as `Translator` has several devices do.
-      target_buckets: padded target lengths, ascending; the smallest that holds the longest predicted
-        length is the one computed. The longest target of the model is always added.
-      return_trace: keep every step of every hypothesis.
-      return_attentions: keep their self- and cross-attention weights as well.
-      state_callback: see `callbacks`; called with the state before every step and after the last.
-      logits_callback: called with every step's logits and the state that the step began with.
-      t5x_compat: decode as the T5X release does, token for token, with its faults (see `t5x_compat`). What it does
-        in ways of its own (stop, rank, drop_repeats) must keep its default; it has one target bucket, the longest.
+      rewrite_only_remasked: a step writes only where the step before remasked; other positions keep their token and
+        log-probability (mask-predict). The last position keeps the EOS of the start, with log-probability 0.
+      remask: chooses the tokens that the next step must not read.
+      replace: chooses what the next step reads in their place.
+      stop: decides when a row is finished before its last step.
+      rank: orders the hypotheses of a source.
+      drop_repeats: after the last step, drop tokens that repeat their left neighbour (paper section 4.2.3).
+      keep_hypotheses: how many hypotheses of each source go on after the first step: those that `rank` puts first.
+        None keeps all. Dropped hypotheses are not returned.
+      candidates: from the second step on, each position chooses among this many of its likeliest tokens of the first
+        step and those of its two neighbours; other logits are not computed. None chooses among all tokens.
+        Probabilities are then estimates; see `shortcuts.candidates`.
+      shared_candidates: choose among candidates in the first step too. Only the likeliest length then computes the
+        logits of all tokens, and its positions provide the candidates; see `shortcuts.shared_candidates`.
+      active_positions: from the third step on, decode only this many positions of each hypothesis: those that changed
+        and the least sure ones (see `shortcuts.active_positions`). The others keep their token, keys and values. This
+        compiles a second decoder. None decodes all positions.
+      compact_rows: on one device, in batches of 16 sources or more, continue with half of the rows whenever half of the
+        sources are finished. Translations are the same up to rounding. Each halving compiles another decoder. Several
+        devices keep all rows.
+      logits_block: on one device, compute the logits of this many positions at a time where only the likeliest token is
+        needed. Translations are the same up to rounding, and memory for logits does not grow with the batch. None
+        computes the logits of all positions at once; several devices always do.
+      target_buckets: padded target lengths, ascending. The smallest that holds the longest predicted length is used.
+        The model's longest target is always added.
+      return_trace: return every step of every hypothesis.
+      return_attentions: return their self-attention and cross-attention weights too.
+      state_callback: called with the state before every step and after the last; see `callbacks`.
+      logits_callback: called with the logits of every step and the state that the step began with.
+      t5x_compat: decode token for token as the T5X release does, with its quirks (see `t5x_compat`). Options that the
+        release handles in its own way (stop, rank, drop_repeats) must keep their defaults, and targets are padded to
+        the longest length.
     """
 
     num_steps: int = 4
@@ -138,9 +139,9 @@ class Refinement:
 
     @functools.cached_property
     def steps_as_data(self) -> tuple[Refinement, tuple[np.int32, ...]]:
-        """(a configuration that is the same for any number of steps, (that number,)): one compiled program for all.
+        """(configuration without its number of steps, (that number,)), so that one compiled program serves any number.
 
-        A trace has as many steps as the configuration, so with one this is (self, ()).
+        A trace has room for num_steps steps, so with `return_trace` the number stays static: (self, ()).
         """
         if self.return_trace:
             return self, ()
@@ -150,12 +151,12 @@ class Refinement:
         return self._hash
 
     def __getstate__(self) -> dict[str, object]:
-        # Hashes of text differ between processes, so none may travel with a pickle.
+        # Hashes of strings differ between processes, so a pickle must not carry one.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def _hash(self) -> int:
-        # Asked for at every request; of two dozen fields, half of them dataclasses.
+        # Hashing two dozen fields on every request is slow, so the hash is cached.
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
 
 

@@ -1,9 +1,9 @@
 """What to remask between steps (paper section 4.2.3).
 
-Policies that count (worst k, worst k %, schedules) count and choose among the positions before the last. That one
-is EOS in every start and was never noised in training: the length is known, so to hide it again would hide nothing
-and would only use up one of the positions to be remasked. Policies that judge each position by itself (stutter,
-rejecter) may remask the last one, which puts its EOS back.
+Policies that remask a number of positions (worst k, worst k %, schedules) choose among the positions before the last.
+The last position is EOS in every start and is never noised in training. Remasking it would hide nothing, because the
+length is known, and would use up one of the positions. Policies that judge each position by itself (stutter, rejecter)
+may remask the last position, which puts its EOS back.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from padir.types import Array
 
 
 class RemaskPolicy(Protocol):
-    """Chooses the positions that the next step shall not read as this one wrote them."""
+    """Chooses the positions whose new token the next step must not read."""
 
-    # Whether the same proposal may be remasked otherwise in a later step: then a row whose tokens are unchanged
-    # has not settled while any of them is remasked.
+    # Whether a later step may remask the same proposal differently. A row whose tokens are unchanged then has not
+    # settled while any of them is remasked.
     changes_with_step: ClassVar[bool] = False
     # Whether the policy reads `StepView.rejecter_logits`.
     needs_rejecter: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class RemaskNothing(RemaskPolicy):
 
 @dataclass(frozen=True)
 class RemaskStutter(RemaskPolicy):
-    """Token-level stutter, consecutive repeated tokens, is remasked (the paper's recipe)."""
+    """Remasks stutter: tokens that repeat their left neighbour (the paper's recipe)."""
 
     def __call__(self, view: StepView) -> Array:
         return stutter_mask(view.proposal, view.inside)
@@ -52,7 +52,7 @@ class RemaskStutter(RemaskPolicy):
 
 @dataclass(frozen=True)
 class RemaskWorst(RemaskPolicy):
-    """The `count` least likely tokens of each row, after every step.
+    """Remasks the `count` least likely tokens of each row after every step.
 
     Attributes:
       count: how many (k); a row that has fewer before its last position remasks all of them.
@@ -69,7 +69,7 @@ class RemaskWorst(RemaskPolicy):
 
 @dataclass(frozen=True)
 class RemaskWorstPercent(RemaskPolicy):
-    """The least likely tokens of each row, a share of its length, rounded down, after every step.
+    """Remasks a share of each row after every step: its least likely tokens, their number rounded down.
 
     Attributes:
       percent: share of the positions before the last.
@@ -103,10 +103,10 @@ class RemaskLinear(RemaskPolicy):
 
 @dataclass(frozen=True)
 class RemaskRejected(RemaskPolicy):
-    """What the model's learnt rejecter would not keep.
+    """Remasks the tokens that the model's learnt rejecter would not keep.
 
     Attributes:
-      threshold: least probability, by the rejecter, of a token that is kept.
+      threshold: tokens that are right with at least this probability, according to the rejecter, are kept.
     """
 
     threshold: float = 0.5
@@ -125,7 +125,7 @@ class RemaskRejected(RemaskPolicy):
 
 @dataclass(frozen=True)
 class RemaskAny(RemaskPolicy):
-    """What any of several policies would remask, such as a schedule's choice and stutter.
+    """Remasks what any of several policies would remask, such as a schedule and stutter.
 
     Attributes:
       policies: two or more.

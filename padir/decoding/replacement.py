@@ -1,4 +1,4 @@
-"""What goes to remasked positions."""
+"""What remasked positions hold in the next step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplaceWithInitial(ReplacePolicy):
 
 @dataclass(frozen=True)
 class ReplaceWithPrevious(ReplacePolicy):
-    """The token that the step read there: what it wrote instead is undone."""
+    """The token that the step read there, so that what it wrote is undone."""
 
     def __call__(self, initial: Array, read: Array, logits_sum: Array | None) -> Array:
         return read
@@ -46,9 +46,9 @@ class ReplaceWithPrevious(ReplacePolicy):
 
 @dataclass(frozen=True)
 class ReplaceWithSummedLogits(ReplacePolicy):
-    """The likeliest token by the sum of all steps' logits: steps vote.
+    """The token with the largest sum of logits over all steps, as if the steps voted.
 
-    The sum goes on changing in a row whose tokens do not, so stopping it there is an economy, not a fixed point.
+    In a row whose tokens no longer change the sum still does. Stopping there saves time, but it is not a fixed point.
     """
 
     needs_logits_sum: ClassVar[bool] = True

@@ -14,7 +14,7 @@ from padir.types import PAD_ID, Array, TokenIds
 
 
 def forbid_reserved(logits: Array, ids: TokenIds) -> Array:
-    """Makes padding, MASK and every other id that no text can contain impossible: logits [..., V] → [..., V]."""
+    """Forbids padding, MASK and every other id that no text contains: logits [..., V] → [..., V]."""
     return forbid_tokens(logits, jnp.arange(logits.shape[-1]), ids)
 
 
@@ -24,10 +24,10 @@ def forbid_tokens(logits: Array, tokens: Array, ids: TokenIds) -> Array:
 
 
 def log_probabilities(logits: Array, ids: TokenIds) -> Array:
-    """How likely a model of text thinks each id: logits [..., V] → log-probabilities [..., V] float32.
+    """Log-probability of each id: logits [..., V] → [..., V] float32.
 
-    They are of all ids there are, reserved ones too, as in training; only the rows that pad the table to V have no
-    part in them. Then ids that no text can contain are forbidden: -inf.
+    The normaliser includes reserved ids, as in training, but not the rows that pad the table to V. Ids that no text
+    contains are then set to -inf.
     """
     logits = logits.astype(jnp.float32)
     real = jnp.arange(logits.shape[-1]) < ids.unpadded_size
@@ -38,7 +38,7 @@ def log_probabilities(logits: Array, ids: TokenIds) -> Array:
 def argmax(logits: Array) -> Array:
     """The first index of the largest value: logits [..., V] → [...] int32, as `jnp.argmax`.
 
-    As plain reductions, which compilers vectorise; a reduction over (value, index) pairs they mostly do not.
+    Uses plain reductions, which compilers vectorise. They seldom vectorise a reduction over (value, index) pairs.
     """
     if _has_columns(logits):
         return _likeliest(_columns(logits), logits.shape[-1])[0].reshape(logits.shape[:-1])
@@ -177,7 +177,7 @@ class Sampling:
     """How a token is drawn from its logits; the default takes the likeliest.
 
     Attributes:
-      temperature: what logits are divided by before anything else; 0 is greedy, 1 draws from the model as it is.
+      temperature: divides the logits first; 0 is greedy, 1 draws from the model's own distribution.
       top_k: draw among the k likeliest tokens only (of equal ones, the lower id counts as likelier).
       top_p: draw among the fewest likeliest tokens that hold at least this probability, and those as likely as
         the last of them (nucleus sampling, Holtzman et al. 2020). At most one of top_k and top_p.

@@ -1,8 +1,8 @@
-"""What steps need not compute: other tokens, hypotheses, positions, finished rows, all logits at once.
+"""Shortcuts: computing fewer tokens, hypotheses, positions and rows, and the logits of a block at a time.
 
-The first three change what comes out, so they are options, off by default; `benchmarks/shortcuts.py` measures what they
-cost in quality and gain in time. The others change nothing (but the order in which floats are added up); leaving
-finished rows out takes longer to compile.
+The first three may change translations, so they are off by default; `benchmarks/shortcuts.py` measures what they cost
+in quality and gain in time. The others change only the order in which floats are added up. Leaving finished rows out
+takes longer to compile.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def count_shared(length: int, candidates: int) -> int:
 def candidates(output: StepOutput, inside: Array, each: int) -> Candidates:
     """Each position's likeliest tokens in the first step, and those of its two neighbours.
 
-    The neighbours' are there because what a step gets wrong is mostly the order: words stand one position too early or
-    too late.
+    The neighbours' tokens are included because a step's typical error is one of order: a word stands one position too
+    early or too late.
 
     Args:
       output: of the first step; logits of -inf forbid a token. Its own candidates, if any, are `shared_candidates`.
@@ -59,7 +59,7 @@ def candidates(output: StepOutput, inside: Array, each: int) -> Candidates:
 
 
 def shared_candidates(logits: Array, lengths: Array, each: int) -> Candidates:
-    """What all hypotheses of a source choose among in the first step: what all positions of one put forward.
+    """The tokens that all hypotheses of a source choose among in the first step: those that one of them provides.
 
     Args:
       logits: [B, L, V] of that hypothesis in that step; -inf forbids a token.

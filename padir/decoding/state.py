@@ -1,4 +1,4 @@
-"""What decoding hands from step to step and to its caller."""
+"""The structures that decoding passes from step to step and returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Candidates:
 
 @struct.dataclass
 class StepOutput:
-    """What one decoder pass says; a stub in a test may return its logits alone.
+    """The output of one decoder pass; a stub in a test may return its logits alone.
 
     Attributes:
       logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token. None with `chosen`.
@@ -69,14 +69,14 @@ class Written:
 
 @struct.dataclass
 class StepView:
-    """What a remask policy sees of a step.
+    """What a remasking policy is given after a step.
 
     Attributes:
       proposal: [N, L] int32, what the step wrote; 0 beyond the length.
       log_probs: [N, L] float32, log-probability of each proposed token; 0 beyond the length.
       inside: [N, L] bool, positions within each row's length.
-      step: [] int32, number of the step, the first is 0.
-      num_steps: [] int32, steps there are at most (T).
+      step: [] int32, number of the step, from 0.
+      num_steps: [] int32, the largest number of steps (T).
       rejecter_logits: as in `StepOutput`.
     """
 
@@ -94,10 +94,10 @@ class Trace:
 
     Attributes:
       inputs: [T, N, L] int32, what the decoder read in each step (where it decoded: see `Refinement.active_positions`).
-      proposals: [T, N, L] int32, what it wrote, then or before.
-      log_probs: [T, N, L] float32, how sure it was; 0 in steps that were never run.
-      self_attentions: [T, N, layers, H, L, L] float32 with `Refinement.return_attentions`, else None; what a
-        row that has stopped goes on to compute from its last tokens is in here too.
+      proposals: [T, N, L] int32, what it wrote, in this step or before.
+      log_probs: [T, N, L] float32, log-probability of each token written; 0 in steps that did not run.
+      self_attentions: [T, N, layers, H, L, L] float32 with `Refinement.return_attentions`, else None. Rows that have
+        stopped keep computing from their last tokens, and that is recorded too.
       cross_attentions: [T, N, layers, H, L, Ls] float32 or None, likewise.
     """
 

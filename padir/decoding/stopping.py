@@ -13,14 +13,14 @@ from padir.types import Array
 
 
 class StopPolicy(Protocol):
-    """Decides per row, from what a step read, what the next would read, and how sure the step was."""
+    """Decides for each row, from what a step read, what the next one would read, and how sure the step was."""
 
     def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
         """Chooses the rows that are finished.
 
         Args:
           read: [N, L] int32, what the step read; with `Refinement.active_positions`, what each position read last.
-          next_tokens: [N, L] int32, what the next would read.
+          next_tokens: [N, L] int32, what the next step would read.
           settled: [N] bool, where no further step could change anything: the two are equal and steps neither draw
             at random nor go on to remask less, or the next step may write nowhere. (With active positions a step could
             still decode positions anew whose own token is the same; that is not waited for.)
@@ -33,9 +33,9 @@ class StopPolicy(Protocol):
 
 @dataclass(frozen=True)
 class StopWhenUnchanged(StopPolicy):
-    """Stops where X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one.
+    """Stops a row when X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one.
 
-    That is not true of a remasking schedule while anything is remasked, nor of sampling: the loop then goes on.
+    With a remasking schedule that still remasks something, or with sampling, later steps may differ: the row goes on.
     """
 
     def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
@@ -44,10 +44,10 @@ class StopWhenUnchanged(StopPolicy):
 
 @dataclass(frozen=True)
 class StopWhenConfident(StopPolicy):
-    """Stops where every token is likely enough, or nothing changed: saves the step that would only confirm.
+    """Stops a row when every token is likely enough or nothing changed. This saves the step that would only confirm.
 
     Attributes:
-      threshold: least probability that every token must have.
+      threshold: the probability that every token must reach.
     """
 
     threshold: float = 0.8

@@ -79,8 +79,8 @@ class BaseModel:
       network: size of the network.
       max_source_length, max_target_length: longest sequences in tokens, EOS counted.
       loss: loss weights.
-      freeze: parts that training leaves as they are, of `parts`; what they compute for given inputs stays the same,
-        so the token embeddings are frozen with the encoder or the decoder.
+      freeze: names of `parts` that training does not change. What a frozen part computes for given inputs stays the
+        same, so the token embeddings are frozen together with the encoder or the decoder.
     """
 
     ids: TokenIds
@@ -149,7 +149,7 @@ class BaseModel:
         return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
     def for_decoding(self, params: PyTree, compute_type: str | None = None) -> DecodingParams:
-        """Parameters as decoding reads them fastest; see `for_decoding.prepare`. Do so once, at loading."""
+        """Parameters in the form that decoding reads fastest; see `for_decoding.prepare`. Call it once, at loading."""
         module = self.module(params)
         for_decoding.prepare(module.network, compute_type)
         return DecodingParams(nnx.to_pure_dict(nnx.state(module, nnx.Param)), compute_type)
@@ -174,8 +174,8 @@ class BaseModel:
     def split_frozen(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """Parameters → (those that are trained, those that are frozen), nested dicts of disjoint paths.
 
-        Gradients and the optimizer see the first only: what is frozen costs no backward pass and no optimizer
-        state, and nothing can change it.
+        Gradients and the optimizer see only the first. Frozen parameters cost no backward pass and no optimizer state,
+        and nothing can change them.
         """
         if not self.freeze:
             return params, {}
@@ -208,12 +208,12 @@ class BaseModel:
     # batch cannot be cut apart and their losses averaged: a part's sums are divided by the whole batch's totals.
 
     def features(self, batch: Batch, key: Array) -> Batch:
-        """The batch and what is drawn for it at random but dropout; any rows of the result are a batch, too."""
+        """The batch together with all its random draws except dropout; any rows of the result are a batch too."""
         del key
         return batch
 
     def totals(self, features: Batch) -> dict[str, Array]:
-        """What the terms of the loss divide by, of a whole batch: here non-pad target tokens, [] float32."""
+        """The denominators of the loss's terms for a whole batch: here its non-pad target tokens, [] float32."""
         return {"tokens": (features["decoder_target_tokens"] != PAD_ID).sum().astype(jnp.float32)}
 
     def loss_share(

@@ -1,4 +1,4 @@
-"""One decoder pass over all hypotheses, and what it says of their next tokens."""
+"""One decoder pass over all hypotheses, and the logits of their next tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of models there are, by the names that run directories keep, and what each decodes with."""
+"""The kinds of models, by the names that run directories keep, and the decode configurations that fit each."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from padir.types import PAD_ID, Array, PyTree
 
 
 class Rejecter(nnx.Module):
-    """Guesses from its decoder embedding whether a predicted token is right."""
+    """Predicts from the decoder's hidden state whether a predicted token is right."""
 
     def __init__(self, features: int, rngs: nnx.Rngs):
         self.projection = Dense(features, 1, dtype=jnp.dtype("float32"), rngs=rngs)
@@ -39,7 +39,7 @@ class Rejecter(nnx.Module):
     def __call__(self, hidden: Array) -> Array:
         """Decoder embeddings [N, L, E] → logits of keeping each token [N, L] float32.
 
-        The embeddings are read but not trained: they are there to predict tokens.
+        No gradient reaches the hidden states, which are trained to predict tokens only.
         """
         return self.projection(jax.lax.stop_gradient(hidden))[..., 0]
 
@@ -70,10 +70,10 @@ class PadirModel(BaseModel):
       corruption: noise of the first training stage.
       num_stages: training stages S; each later one learns to refine the argmax of the one before.
       relative_length: predict target − source length instead of the length itself (beyond the paper).
-      length_predictor: what the target's length is predicted from: a [LENGTH] 'token' put before the source (the
-        paper's), the source's length ('affine'), the sum of its tokens' 'fertility', or nothing ('oracle': the
-        caller gives lengths, and training has no length loss).
-      rejecter: learn to tell wrong predictions from right ones, for decoding to remask.
+      length_predictor: what the target's length is predicted from. 'token': a [LENGTH] token put before the source, as
+        in the paper. 'affine': the source's length. 'fertility': a sum over source tokens. 'oracle': nothing; the
+        caller gives lengths, and training has no length loss.
+      rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()

@@ -14,7 +14,7 @@ from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 @struct.dataclass
 class Rescorer:
-    """An autoregressive model that ranks another's hypotheses; goes through `jit` as an argument.
+    """An autoregressive model that ranks another model's hypotheses; a pytree, so `jit` takes it as an argument.
 
     Attributes:
       model: of the same vocabulary; static.
@@ -32,7 +32,7 @@ class Rescorer:
             )
 
     def token_log_probs(self, source: Array, tokens: Array) -> Array:
-        """How likely each token is after those on its left; one pass for all hypotheses.
+        """Log-probability of each token given those on its left, in one pass for all hypotheses.
 
         Args:
           source: [B, Ls] int32; encoded once, whatever K.

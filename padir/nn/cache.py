@@ -1,4 +1,4 @@
-"""What a decoder remembers of target positions, kept out of the modules.
+"""Keys and values of target positions that a decoder keeps between steps, outside its modules.
 
 An autoregressive decoder writes one position after the other. A parallel one can write some positions anew and keep the
 others as they were (`Refinement.active_positions`).
@@ -29,7 +29,7 @@ class LayerCache:
 
 @struct.dataclass
 class DecoderCache:
-    """What one decode remembers.
+    """The caches of all decoder layers during one decode.
 
     Attributes:
       layers: per decoder layer.

@@ -1,7 +1,7 @@
 """How much arithmetic and memory traffic the network takes, counted from shapes.
 
-Counted are matrix products, attention included, at 2 operations per multiply-add: what MFU and rooflines are
-conventionally about. Norms, softmax and other element-wise work are left out; `tests/test_flops.py` holds the counts
+Counts matrix products, attention included, at 2 operations per multiply-add, as is the convention for MFU and
+rooflines. Norms, softmax and other element-wise work are left out; `tests/nn/test_flops.py` holds the counts
 against XLA's own analysis. Of memory the least that must be read is counted: every weight once per pass, keys and
 values once.
 """

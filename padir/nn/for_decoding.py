@@ -1,4 +1,4 @@
-"""What decoding computes once for all requests: whatever depends on the parameters alone."""
+"""What decoding computes once, when a model is opened: everything that depends on the parameters alone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LARGEST_POSITIONAL_TABLE = 2**21
 
 
 def tabulates_positions(config: NetworkConfig) -> bool:
-    """Whether `prepare` tabulates how position attends to position: if it does, and there are not very many."""
+    """Whether `prepare` tabulates the logits of positional attention: if there is any, and the table is small enough."""
     return config.positional_attention and config.num_heads * config.max_positions**2 <= _LARGEST_POSITIONAL_TABLE
 
 
 def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
-    """Puts what decoding needs in the place of the parameters that it is computed from.
+    """Replaces parameters by what decoding computes from them.
 
-    That is how position attends to position (unless there are very many), and weights as they are multiplied with
-    fastest: query, key and value of self-attention joined, and so the keys and values of cross-attention in all layers;
-    small ones turned; all in the type of activations. What comes out is the same but for the order in which floats are
-    added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of products with weights are rounded to it,
-    the embeddings that are looked up are not.
+    The logits of positional attention become a table, unless it would be too large. Weights take the form that products
+    read fastest: query, key and value of self-attention are joined, and so are the keys and values of cross-attention
+    of all layers; small weights are transposed; all have the type of activations. Results change only by the order in
+    which floats are added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of products with weights are
+    rounded to it; embeddings that are looked up are not.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):

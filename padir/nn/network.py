@@ -37,7 +37,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Size and shape of the network. The defaults are the paper's base model without its decoder kind.
+    """Size and shape of the network. The defaults are the paper's base model, with a parallel decoder unless `causal`.
 
     Attributes:
       vocab_size: padded vocabulary size V.
@@ -45,7 +45,7 @@ class NetworkConfig:
       positional_attention: whether decoder layers attend by position (Gu et al. 2018); parallel only.
       max_positions: how many target positions have a learnt embedding (positional attention).
       dtype: activations' type, 'float32' or 'bfloat16'; parameters, logits and loss are float32.
-      float32_attention_logits: attention logits and their softmax in float32, too, rather than in `dtype`.
+      float32_attention_logits: compute attention logits and their softmax in float32 rather than in `dtype`.
     """
 
     vocab_size: int = 32_128

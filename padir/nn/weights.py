@@ -1,4 +1,4 @@
-"""How activations are multiplied with a weight: in training, and of fewer bits or turned in decoding."""
+"""Products of activations with a weight: as trained, rounded to fewer bits, or transposed for decoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flax import nnx
 from padir.errors import PadirError
 from padir.types import Array
 
-# What decoding can round the factors of products with weights to; everything else stays in the activations' type.
+# What decoding can round the factors of products with weights to; all other values keep the activations' type.
 COMPUTE_TYPES = ("bfloat16", "int8")
 
 # Up to so many rows of activations `project` puts the weight first, and up to so many numbers decoding turns a weight;
@@ -31,9 +31,9 @@ def check_compute_type(option: str, compute_type: str | None) -> None:
 def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     """weight [out, in], x [..., in] → [..., out] in `dtype`, the type that the sum is added up in.
 
-    With the few rows of activations that decoding has, XLA's matrix product on CPU takes up to half the time if the
-    weight is the first operand, its rows contiguous. With many rows, as in training, it does not. One row of a type
-    narrower than float32 takes it up to four times as long as eight.
+    With few rows of activations, as in decoding, XLA's matrix product on CPU is up to twice as fast with the weight as
+    the first operand, where its rows are contiguous. With many rows, as in training, it is not. One row of a type narrower
+    than float32 takes up to four times as long as eight rows, so it is padded.
     """
     x, rows = x.astype(weight.dtype), x.size // x.shape[-1]
     if rows == 1 and weight.dtype.itemsize < 4:
@@ -58,7 +58,7 @@ class Plain(nnx.Module):
 
 
 class Turned(nnx.Module):
-    """A small weight as [in, out], which few rows are multiplied with faster."""
+    """A small weight stored as [in, out], which is faster for few rows of activations."""
 
     def __init__(self, weight: Array, dtype: jnp.dtype):
         self.weight = nnx.Param(weight.T.astype(dtype))
@@ -70,7 +70,7 @@ class Turned(nnx.Module):
 
 
 class Bfloat16(nnx.Module):
-    """Both factors rounded to bfloat16, their products added up in what the result is wanted in."""
+    """Both factors rounded to bfloat16; their products are added up in the type of the result."""
 
     def __init__(self, weight: Array):
         self.weight = nnx.Param(weight.astype(jnp.bfloat16))
@@ -81,7 +81,7 @@ class Bfloat16(nnx.Module):
 
 
 class Int8(nnx.Module):
-    """Both factors rounded to 8 bits, their products added up in int32.
+    """Both factors rounded to 8 bits; their products are added up in int32.
 
     A weight has a scale for every output, found once; activations have one for every row, found at each request
     (symmetric dynamic quantisation).
@@ -108,7 +108,7 @@ def _to_int8(x: Array) -> tuple[Array, Array]:
 
 
 def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
-    """What decoding multiplies with in the place of a weight [out, in].
+    """The module that decoding uses in place of a weight [out, in].
 
     Args:
       weight: as it was trained.

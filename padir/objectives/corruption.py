@@ -1,7 +1,7 @@
 """Training noise, drawn on device inside the step (paper section 4.2.2.2, DESIGN section 4).
 
-Everything random is drawn for a whole batch before any of it is computed on, so that splitting the batch
-into micro-batches, or over devices, changes nothing.
+All random numbers are drawn for a whole batch before anything is computed from them, so that splitting the batch
+into micro-batches or over devices changes nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class CorruptionConfig:
       keep_probability: chance that a noised position keeps its right token (the paper's 15%).
       random_probability: chance that a position that lost its token holds a uniformly random piece instead of
         MASK: 0 for MASK noise, 1 for random tokens, between for a mixture.
-      min_noise_density, max_noise_density: d is drawn per example, uniformly between them; if equal it is fixed.
-        0 and 1 give the training of mask-predict (CMLM).
+      min_noise_density, max_noise_density: d is drawn for each example, uniformly between them; equal values
+        fix it. 0 and 1 give the training of mask-predict (CMLM).
       mask_range: MASK of position i is an id of its own, mask_id - max_target_length + i, as in the T5X release.
         With 100 extra ids and targets of more than 99 tokens, the first ones are also the ids of the last pieces.
-      loss_weighting: positions that weigh in the first stage's loss: 'all' of the target, 'noise' (noised ones and
-        EOS) or 'mask' (those that hold a MASK, and EOS). Later stages always weigh all of the target.
+      loss_weighting: positions that count in the first stage's loss: 'all' of the target, 'noise' (noised positions
+        and EOS) or 'mask' (positions that hold MASK, and EOS). Later stages always count the whole target.
     """
 
     keep_probability: float = 0.15
@@ -123,8 +123,8 @@ def noise(
 def corrupt(key: Array, targets: Array, ids: TokenIds, config: CorruptionConfig, max_target_length: int) -> Corrupted:
     """Makes the stage-1 decoder input.
 
-    Padding and EOS stay. EOS is no secret, since the length is given, and without it a hypothesis of nothing
-    but MASK looks the same from every position: no attention could ever tell them apart.
+    Padding and EOS stay. The length is given, so EOS gives nothing away. Without it a hypothesis of MASK alone would
+    look the same from every position.
 
     Args:
       key: randomness.

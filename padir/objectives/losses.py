@@ -42,8 +42,8 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
 def hits(logits: Array, targets: Array) -> Array:
     """Whether no logit is larger than the target's: logits [..., V], targets [...] int32 → [...] bool.
 
-    The maximum is the cross-entropy's own, so this costs next to nothing beside it, unlike an argmax. A tie is a hit:
-    where all logits are alike, every target is one.
+    Uses the maximum that the cross-entropy computes anyway, so it costs almost nothing, unlike an argmax. A tie counts
+    as a hit: where all logits are equal, every target is one.
     """
     logits = jax.lax.stop_gradient(logits)
     return _of_targets(logits, targets) >= logits.max(axis=-1)
