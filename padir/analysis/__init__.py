@@ -1,4 +1,4 @@
-"""What a trained model's inner workings say about its errors: attention where the output stutters.
+"""Analyses of trained models: how attention differs between positions that stutter and positions that do not.
 
 Reproduces the paper's Tables 4.4 and 4.5 for any trained PaDIR model.
 """

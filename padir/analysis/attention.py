@@ -1,8 +1,8 @@
-"""`padir analyze attention`: dependency between adjacent positions, as attention shows it (section 4.2.4).
+"""`padir analyze attention`: does attention show which adjacent positions depend on each other? (section 4.2.4)
 
-Stutter, the same token at two adjacent positions, is the paper's proxy for a dependency that parallel decoding failed
-to model. Two hypotheses on which positions these are: that they attend more to each other (Table 4.4), and that they
-attend to the same of the source (Table 4.5).
+The paper uses stutter, the same token at two adjacent positions, as a sign that parallel decoding failed to model a
+dependency between them. It tests two hypotheses about strongly dependent positions: that they attend more to each other
+(Table 4.4), and that they attend to the same part of the source (Table 4.5).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskNothing
 from padir.errors import PadirError
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.inference.translator import Translator, check_batch_size, load
 from padir.models.padir import PadirModel
 from padir.progress import progress
 from padir.runs.directory import check_vocabulary
 from padir.types import PAD_ID
 
-# Longer targets make pictures that nobody can read.
+# Figures of longer targets are too large to read.
 _LONGEST_DRAWN = 32
 
 
@@ -42,10 +42,10 @@ class Written:
 
     Attributes:
       sources: [B, Ls] int32, padded with 0.
-      tokens: [B, L] int32, as the step wrote them, repeats and all; 0 beyond the length.
+      tokens: [B, L] int32, as the step wrote them, with repeats; 0 beyond the length.
       inside: [B, L] bool, positions within the length.
-      self_attentions: [B, H, L, L] float32, of the last layer.
-      cross_attentions: [B, H, L, Ls] float32, of the last layer.
+      self_attentions: [B, H, L, L] float32, self-attention of the last decoder layer.
+      cross_attentions: [B, H, L, Ls] float32, cross-attention of the last decoder layer.
     """
 
     sources: np.ndarray
@@ -57,7 +57,7 @@ class Written:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """One sentence to be drawn: number of its pairs that stutter, and the arguments of `pictures.heat_maps`."""
+    """A sentence to draw: the number of its pairs that stutter, and the arguments of `pictures.heat_maps`."""
 
     count: int
     self_weights: np.ndarray
@@ -80,30 +80,31 @@ def attention(
     pictures: int = 2,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Decodes a split and compares attention where it stutters with attention where it does not.
+    """Decodes a split and compares the attention of pairs of positions that stutter with that of other pairs.
 
-    Writes <output_dir>/attention.json, attention.md and attention_<n>.png; prints a line per claim. Attention is that
-    of the last decoder layer in the step that wrote the tokens: the last that the sentence took part in. Pairs are of
-    adjacent positions before EOS. Of a batch only statistics of its pairs are kept, 100 bytes a pair.
+    Writes `attention.json`, `attention.md` and `attention_<n>.png` into `output_dir`, and prints one line per claim.
+    Pairs are adjacent positions before EOS. Attention is that of the last decoder layer in the step that wrote the
+    tokens, which is the last step that the sentence took part in. Of each batch only the statistics of its pairs are
+    kept, about 100 bytes per pair.
 
     Args:
-      run_dir: a trained PaDIR model.
-      data_dir: a prepared set with the model's vocabulary.
-      output_dir: where results go.
-      decode: how to decode; by default one step, which stutters most. Repeats are never dropped here.
-      split: of the set.
-      num_examples: the first so many sentences; None all.
-      batch_size: sentences decoded at a time; their attentions of all layers and steps are held.
-      permutations: of the test, and bootstrap samples.
-      pictures: sentences to draw, those that stutter most of at most 32 tokens.
-      seed: of permutations, and of decoding where it is random.
+      run_dir: the run directory of a trained PaDIR model.
+      data_dir: a prepared data set with the model's vocabulary.
+      output_dir: the folder for the results.
+      decode: how to decode; by default in one step, which stutters most. Repeats are not dropped, whatever it says.
+      split: the split to decode.
+      num_examples: the number of sentences to decode, from the first one on; None decodes all.
+      batch_size: sentences decoded at a time. Attention of all layers and steps is held in memory for one batch.
+      permutations: permutations of the test, and bootstrap samples.
+      pictures: number of sentences to draw: those of at most 32 tokens that stutter most.
+      seed: random seed of the test and of decoding policies that sample.
 
     Returns:
-      What attention.json holds: claims, verdicts, statistics, counts, facts of the run.
+      The contents of attention.json: claims, verdicts, statistics, counts, facts of the run.
 
     Raises:
-      PadirError: an autoregressive model, other vocabularies, no such split, a decode configuration that writes
-        positions at different steps, or a number out of range; no pair stutters, or all do.
+      PadirError: the model is autoregressive, the vocabularies differ, the split does not exist, the decoding writes
+        positions at different steps, a number is out of range, or no pair or every pair stutters.
     """
     _check_numbers(num_examples=(num_examples, 1), permutations=(permutations, 1), pictures=(pictures, 0))
     check_batch_size(batch_size)
@@ -111,7 +112,8 @@ def attention(
     translator = load(run_dir, seed=seed)
     if not isinstance(translator.model, PadirModel):
         raise PadirError(
-            f"{run_dir}: an autoregressive model; give the run_dir of a PaDIR model, which writes positions in parallel"
+            f"{run_dir}: is an autoregressive model; give the run_dir of a PaDIR model, which writes positions in "
+            "parallel"
         )
     decode = translator.checked(decode)
     data = PreparedSet.open(data_dir)
@@ -151,16 +153,19 @@ def attention(
 
 
 def traced(decode: Refinement | None) -> Refinement:
-    """`decode`, or one step without remasking, as the analysis needs it: with attentions, repeats not dropped.
+    """A decoding configuration that returns attention and does not drop repeats.
+
+    Args:
+      decode: the configuration to start from; None stands for one step without remasking.
 
     Raises:
-      PadirError: it writes the tokens of one hypothesis at different steps, or decodes as the T5X release.
+      PadirError: `decode` writes the tokens of one hypothesis at different steps, or has `t5x_compat` set.
     """
     decode = Refinement(num_steps=1, remask=RemaskNothing()) if decode is None else decode
     if decode.rewrite_only_remasked:
         raise PadirError(
             "analyze_attention.decode: with Refinement.rewrite_only_remasked the two tokens of a pair may be written "
-            "by different steps, which have no common attention; set it to False"
+            "by different steps, so no single attention matrix belongs to both; set it to False"
         )
     if decode.t5x_compat:
         raise PadirError("analyze_attention.decode: Refinement.t5x_compat always drops repeats; set it to False")
@@ -168,13 +173,16 @@ def traced(decode: Refinement | None) -> Refinement:
 
 
 def written(translator: Translator, examples: list[Example], decode: Refinement, batch_size: int) -> Iterator[Written]:
-    """Decodes sentences, like lengths together: yields batches of them in that order.
+    """Decodes sentences in batches of similar source lengths, from short to long.
 
     Args:
-      translator: of a PaDIR model.
-      examples: sources, and the lengths of the references for an oracle.
-      decode: as `traced` made it.
-      batch_size: sentences of a batch.
+      translator: a translator with a PaDIR model.
+      examples: the sentences. A model whose length predictor is 'oracle' is given the lengths of their references.
+      decode: a configuration from `traced`.
+      batch_size: sentences in a batch.
+
+    Yields:
+      The best hypotheses of each batch.
     """
     oracle = translator.model.length_predictor == "oracle"
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
@@ -182,8 +190,8 @@ def written(translator: Translator, examples: list[Example], decode: Refinement,
         batch = [examples[index] for index in order[start : start + batch_size]]
         lengths = [len(example.target_ids) for example in batch] if oracle else None
         found = translator.decode_ids([example.source_ids for example in batch], decode, lengths)
-        # Rows beyond the batch only pad it; the best hypothesis is the first. What comes after the last step that it
-        # took part in is not of these tokens.
+        # Further rows only pad the batch. The best hypothesis comes first. Steps after the last one that it took
+        # part in did not write its tokens.
         rows = np.arange(len(batch))
         step = found.steps_run[rows, 0] - 1
         trace = found.trace
@@ -199,7 +207,7 @@ def written(translator: Translator, examples: list[Example], decode: Refinement,
 def _collect(
     translator: Translator, examples: list[Example], decode: Refinement, batch_size: int, pictures: int
 ) -> tuple[Pairs, list[_Drawn]]:
-    """Every pair of the sentences' translations, and what to draw."""
+    """All pairs of the translations, and the sentences to draw."""
     parts, drawn = [], []
     first = 0
     with progress(label="analyze attention", unit="sentences", total=len(examples)) as bar:
@@ -214,25 +222,25 @@ def _collect(
 
 
 def _check_numbers(**given: tuple[int | None, int]) -> None:
-    """Refuses a (number, least) that is too small."""
+    """Raises PadirError for a number below its minimum; each argument is (number, minimum)."""
     for name, (value, least) in given.items():
         if value is not None and value < least:
-            raise PadirError(f"analyze_attention.{name}: {value} is not at least {least}")
+            raise PadirError(f"analyze_attention.{name}: {value} must be at least {least}")
 
 
 def _check_both_kinds(pairs: Pairs, count: int, split: str, data_dir: str) -> None:
     if pairs.stutters.any() and not pairs.stutters.all():
         return
-    missing = "all" if pairs.stutters.any() else "none"
+    which = "all" if pairs.stutters.any() else "none"
     raise PadirError(
-        f"{data_dir}: of the {len(pairs.stutters)} pairs of adjacent tokens in {count} translations of {split} "
-        f"{missing} repeat a token, so there is nothing to compare; take more sentences (num_examples), fewer steps "
+        f"{data_dir}: of the {len(pairs.stutters)} pairs of adjacent tokens in {count} translations of {split}, "
+        f"{which} repeat a token, so there is nothing to compare; use more sentences (num_examples), fewer steps "
         "(Refinement.num_steps) or another model"
     )
 
 
 def _drawings(batch: Written, vocabulary: Vocabulary, wanted: int) -> list[_Drawn]:
-    """The sentences of a batch that stutter most, cut to their length."""
+    """The sentences of a batch that stutter most, without padding."""
     real = real_positions(batch.tokens, batch.inside)
     stutters = (batch.tokens[:, 1:] == batch.tokens[:, :-1]) & real[:, 1:] & real[:, :-1]
     counts = np.where(batch.inside.sum(1) <= _LONGEST_DRAWN, stutters.sum(1), 0)
@@ -255,8 +263,8 @@ def _drawings(batch: Written, vocabulary: Vocabulary, wanted: int) -> list[_Draw
 
 
 def _write(folder: Path, result: dict[str, Any], drawn: list[_Drawn]) -> None:
-    """Writes and prints everything."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes all files and prints the claims and verdicts."""
+    make_folder(folder)
     for number, sentence in enumerate(drawn, 1):
         drawing.heat_maps(
             folder / f"attention_{number}.png",

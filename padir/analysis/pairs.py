@@ -1,19 +1,19 @@
-"""What the last layer's attention says of two adjacent output positions (paper section 4.2.4).
+"""Statistics of the attention of two adjacent output positions (paper, section 4.2.4).
 
-All functions take one batch of hypotheses as numpy arrays and answer for every pair of positions t and t + 1.
+All functions take NumPy arrays of one batch of hypotheses and compute statistics of each pair of positions t and t + 1.
 
-Where the captions of Tables 4.4 and 4.5 leave a choice, it is:
+The captions of Tables 4.4 and 4.5 leave some choices open. They are made as follows:
 
-* A self-attention score is the weight that one of the two positions gives to the other, so a pair has two of each,
-  t to t + 1 and t + 1 to t; 'the self-attention scores include both directions'.
-* "min", "avg" and "max" are over the heads, of each pair and direction.
-* Self-attention overlaps in the top k if the other position is among the k keys that a position attends to most,
-  itself counted. Cross-attention overlaps if the k source positions that t attends to most, and those of t + 1, have
-  at least one in common.
-* The paper does not say whose distribution that is. `top1` is of every head on its own, and the share of the heads for
-  which it holds; `mean_top1` is of the mean of the heads' distributions.
+* A self-attention score is the weight that one position of the pair gives to the other. A pair has two scores, t to
+  t + 1 and t + 1 to t, since 'the self-attention scores include both directions'.
+* "min", "avg" and "max" are taken over the heads, for each pair and direction.
+* Self-attention overlaps in the top k if the other position is among the k keys that a position attends to most. The
+  position itself counts as a key. Cross-attention overlaps if the k source positions that t attends to most and the k
+  source positions that t + 1 attends to most have at least one in common.
+* The paper does not say which distribution the top k come from. `top1` looks at each head and gives the share of heads
+  with an overlap; `mean_top1` looks at the mean of the heads' distributions.
 
-Of equal weights that at the lower position counts as larger.
+If weights are equal, the lower position comes first.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ CROSS = (*_DISTANCES, "cross_top1", "cross_top2", "cross_mean_top1", "cross_mean
 
 @dataclass(frozen=True)
 class Pairs:
-    """Adjacent positions of many hypotheses.
+    """Pairs of adjacent positions of many hypotheses.
 
     Attributes:
-      values: by statistic (those of `SELF` and `CROSS`) [n, directions] float32: of self-attention t to t + 1, then
-        t + 1 to t; of cross-attention one column.
+      values: the values of each statistic in `SELF` and `CROSS`, float32 [n, directions]. Self-attention has the
+        columns t to t + 1 and t + 1 to t; cross-attention has one column.
       stutters: [n] bool, whether the two tokens are the same.
-      sentences: [n] int64, whose pairs they are; those of a sentence lie together, from left to right.
+      sentences: [n] int64, the number of the sentence of each pair. The pairs of a sentence follow each other, from
+        left to right.
     """
 
     values: dict[str, np.ndarray]
@@ -47,7 +48,7 @@ class Pairs:
 
     @classmethod
     def together(cls, parts: list[Pairs]) -> Pairs:
-        """The pairs of several batches, which have no sentence in common."""
+        """Concatenates the pairs of several batches, which must have no sentence in common."""
         return cls(
             {name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
             np.concatenate([part.stutters for part in parts]),
@@ -63,18 +64,18 @@ def pairs_of(
     source_keys: np.ndarray,
     first_sentence: int = 0,
 ) -> Pairs:
-    """The pairs of one batch.
+    """The pairs of one batch with their statistics.
 
     Args:
-      tokens: [B, L] int32, what the step wrote whose attention this is; repeats must not have been dropped.
-      self_weights: [B, H, L, L], self-attention, each row over its keys sums to 1.
-      cross_weights: [B, H, L, Ls], likewise over the source.
-      inside: [B, L] bool, positions within the length: the decoder's keys.
+      tokens: [B, L] int32, written by the step that the attention comes from; repeats must not have been dropped.
+      self_weights: [B, H, L, L], self-attention; the weights of each query sum to 1.
+      cross_weights: [B, H, L, Ls], cross-attention, likewise.
+      inside: [B, L] bool, positions within the length, which are the keys of self-attention.
       source_keys: [B, Ls] bool, source positions that hold a token.
-      first_sentence: number of the first row.
+      first_sentence: number of the sentence in the first row.
 
     Returns:
-      Every pair of positions that both come before EOS and within the length, row by row.
+      All pairs whose two positions are within the length and before EOS, row by row.
     """
     real = real_positions(tokens, inside)
     both = real[:, 1:] & real[:, :-1]
@@ -88,19 +89,27 @@ def pairs_of(
 
 
 def real_positions(tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Positions that hold text, before the first EOS: tokens [B, L] int32, inside [B, L] bool → [B, L] bool."""
+    """Positions that hold text, before the first EOS.
+
+    Args:
+      tokens: [B, L] int32.
+      inside: [B, L] bool, positions within the length.
+
+    Returns:
+      [B, L] bool.
+    """
     return inside & (np.cumsum(tokens == EOS_ID, axis=-1) == 0) & (tokens != PAD_ID)
 
 
 def self_statistics(weights: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
-    """Self-attention between adjacent positions (Table 4.4).
+    """Statistics of the self-attention between adjacent positions (Table 4.4).
 
     Args:
       weights: [B, H, L, L], from queries to keys.
-      keys: [B, L] bool; no other key is among the most attended.
+      keys: [B, L] bool, valid keys; all others are ignored.
 
     Returns:
-      By name in `SELF` [B, L - 1, 2] float64: t to t + 1, t + 1 to t.
+      For each name in `SELF` float64 [B, L - 1, 2]; the last axis is t to t + 1, then t + 1 to t.
     """
     weights = np.where(keys[:, None, None], weights, 0.0)
     found = _over_heads("self", _between_neighbours(weights))
@@ -112,16 +121,16 @@ def self_statistics(weights: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarr
 
 
 def cross_statistics(weights: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
-    """How much the cross-attention of adjacent positions differs (Table 4.5).
+    """Statistics of the difference between the cross-attention of adjacent positions (Table 4.5).
 
-    Total variation is half the sum of absolute differences; cosine distance 1 - p·q / (|p| |q|); both in [0, 1].
+    Total variation is half the sum of absolute differences. Cosine distance is 1 - p·q / (‖p‖ ‖q‖). Both lie in [0, 1].
 
     Args:
       weights: [B, H, L, Ls], from target to source positions.
       keys: [B, Ls] bool, source positions that hold a token.
 
     Returns:
-      By name in `CROSS` [B, L - 1, 1] float64.
+      For each name in `CROSS` float64 [B, L - 1, 1].
     """
     weights = np.where(keys[:, None, None], weights, 0.0).astype(np.float64)
     left, right = weights[:, :, :-1], weights[:, :, 1:]
@@ -137,12 +146,12 @@ def cross_statistics(weights: np.ndarray, keys: np.ndarray) -> dict[str, np.ndar
 
 
 def top_mask(weights: np.ndarray, keys: np.ndarray, k: int) -> np.ndarray:
-    """The k keys with the largest weight of each query, or all if there are fewer.
+    """The k keys with the largest weights of each query; all valid keys if there are fewer than k.
 
     Args:
       weights: [B, H, queries, keys], not negative.
-      keys: [B, keys] bool, which count.
-      k: how many.
+      keys: [B, keys] bool, valid keys.
+      k: number of keys.
 
     Returns:
       [B, H, queries, keys] bool.
@@ -162,6 +171,6 @@ def _between_neighbours(rows: np.ndarray) -> np.ndarray:
 
 
 def _over_heads(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """[B, H, …] → its minimum, mean and maximum over the heads."""
+    """The minimum, mean and maximum of values [B, H, …] over the heads."""
     values = values.astype(np.float64)
     return {f"{name}_min": values.min(1), f"{name}_avg": values.mean(1), f"{name}_max": values.max(1)}

@@ -1,9 +1,9 @@
-"""What the paper measured: Tables 4.4 and 4.5 of the chapter, 6+6 layers and 8 heads, translation."""
+"""The paper's Tables 4.4 and 4.5, measured on a translation model with 6+6 layers and 8 heads."""
 
 from __future__ import annotations
 
-# By statistic: (where it stutters, where not); mean and standard deviation, or a probability alone. The paper does not
-# say whether its probabilities are of each head or of the mean of the heads: they stand with those of each head.
+# For each statistic: (pairs that stutter, other pairs), each as (mean, standard deviation) or (probability,). The
+# paper does not say whether its probabilities are for each head or for the mean of the heads; we assume each head.
 Printed = tuple[float, ...]
 PAPER: dict[str, tuple[Printed, Printed]] = {
     "self_min": ((0.0004, 0.0007), (0.0005, 0.0007)),

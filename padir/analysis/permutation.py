@@ -1,13 +1,13 @@
-"""Whether pairs that stutter differ from those that do not, by chance or not.
+"""A permutation test for the difference between pairs that stutter and pairs that do not.
 
-Pairs of one sentence are not independent: a sentence may be hard as a whole, and neighbouring pairs share a position.
-So labels never move between sentences, and within one they move together: a permutation rotates the sequence of a
-sentence's labels by a random offset, which keeps runs of stutter together. The test is exact if where in its sentence
-the stutter stands has nothing to do with the attention there, and attention is alike all along a sentence. Sentences in
-which all pairs or none stutter say nothing.
+The pairs of one sentence are not independent: a whole sentence may be hard to translate, and neighbouring pairs share a
+position. Therefore labels ("stutters" or not) never move between sentences. Within a sentence they move together: a
+permutation rotates the sequence of its labels by a random offset, so that adjacent labels stay adjacent. The test is
+exact if the place of stutter in a sentence is independent of the attention there, and if attention has the same
+distribution at all places of the sentence. Sentences in which every pair or no pair stutters contribute nothing.
 
-The statistic is the difference of the two means over all pairs. Its mean over all rotations is what sentences
-contribute that stutter as a whole; a difference is measured from there ('within sentences'), in both directions.
+The statistic is the difference between the two means over all pairs. Its mean over all rotations is the part that comes
+from differences between sentences. The test looks at the remaining difference ('within sentences') and is two-sided.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Numbers held at a time.
+# Maximum number of array elements held in memory at a time.
 _CHUNK = 4_000_000
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Pairs that stutter against the others, of several statistics.
+    """The comparison of pairs that stutter with the other pairs, for S statistics.
 
     Attributes:
-      difference: [S] float64, mean over the pairs that stutter less that over the others.
-      within: [S] float64, how far it is from its mean over all rotations.
-      p_value: [S] float64, two-sided, (1 + rotations at least as far) / (1 + rotations drawn).
-      low, high: [S] float64, 95% bootstrap interval of `difference`, sentences drawn anew.
+      difference: [S] float64, mean over the pairs that stutter minus mean over the others.
+      within: [S] float64, `difference` minus its mean over all rotations.
+      p_value: [S] float64, two-sided: (1 + rotations whose `within` is at least as large) / (1 + rotations).
+      low, high: [S] float64, 95% bootstrap interval of `difference`, with sentences resampled.
     """
 
     difference: np.ndarray
@@ -41,25 +41,25 @@ class Comparison:
 def compare(
     values: np.ndarray, stutters: np.ndarray, sentences: np.ndarray, *, permutations: int, seed: int
 ) -> Comparison:
-    """Compares two kinds of pairs.
+    """Compares pairs that stutter with pairs that do not.
 
     Args:
-      values: [n, S], S statistics of every pair.
-      stutters: [n] bool; some do and some do not.
-      sentences: [n] int, whose pairs they are; those of a sentence lie together, from left to right.
-      permutations: random rotations, and bootstrap samples.
-      seed: of both.
+      values: [n, S], S statistics of each pair.
+      stutters: [n] bool, at least one true and one false.
+      sentences: [n] int, the sentence of each pair; the pairs of a sentence follow each other, from left to right.
+      permutations: number of random rotations, and of bootstrap samples.
+      seed: random seed of both.
     """
     values = values.astype(np.float64)
     starts = np.flatnonzero(np.concatenate([[True], sentences[1:] != sentences[:-1]]))
     marked = int(stutters.sum())
-    # Of the two means' difference only the sum over the pairs that stutter changes under a permutation.
+    # Under a permutation only the sum over the pairs that stutter changes, so it is enough to compare these sums.
     scale = 1 / marked + 1 / (len(values) - marked)
     observed = values[stutters].sum(0)
     tables = rotated_sums(values, stutters, starts)
     expected = sum((table.mean(0) for table in tables), np.zeros(values.shape[1]))
     generator = np.random.default_rng(seed)
-    # Rotations that come to the same labels must come to the same sum, whatever their rounding.
+    # The tolerance makes rotations with the same labels tie, although rounding may make their sums differ.
     distance = np.abs(observed - expected) - 1e-12 * marked * np.abs(values).max(0)
     farther = np.zeros(values.shape[1], np.int64)
     for sums in _random_sums(tables, permutations, generator):
@@ -75,16 +75,16 @@ def compare(
 
 
 def rotated_sums(values: np.ndarray, stutters: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
-    """What a sentence's marked values sum to, for every rotation of its labels.
+    """The sum of the values of pairs that stutter, in each sentence, for every rotation of its labels.
 
     Args:
       values: [n, S] float64.
       stutters: [n] bool.
-      starts: [sentences] int, where each sentence begins.
+      starts: [sentences] int, index of the first pair of each sentence.
 
     Returns:
-      For each sentence with a marked pair [rotations, S]; one rotation where all pairs are marked. The first is
-      that of the labels as they are.
+      An array [rotations, S] for each sentence with a pair that stutters, starting with the rotation by 0. If all
+      pairs of a sentence stutter, it has only this one.
     """
     tables = []
     for start, end in zip(starts, [*starts[1:], len(values)], strict=True):
@@ -99,7 +99,7 @@ def rotated_sums(values: np.ndarray, stutters: np.ndarray, starts: np.ndarray) -
 
 
 def _random_sums(tables: list[np.ndarray], count: int, generator: np.random.Generator):
-    """Yields, in pieces [≤ count, S], sums over the sentences with a random rotation of each."""
+    """Yields sums over all sentences, each with a random rotation: `count` of them, in pieces [≤ count, S]."""
     joined = np.concatenate(tables)
     sizes = np.array([len(table) for table in tables])
     offsets = np.cumsum(sizes) - sizes
@@ -112,7 +112,7 @@ def _random_sums(tables: list[np.ndarray], count: int, generator: np.random.Gene
 def _bootstrap(
     values: np.ndarray, stutters: np.ndarray, starts: np.ndarray, count: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The 2.5th and 97.5th percentile of the difference of means over sentences drawn with replacement: [S] each."""
+    """The 2.5th and 97.5th percentile [S] of the difference of means when sentences are drawn with replacement."""
     counted = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     with_, without = (np.add.reduceat(counted * kind[:, None], starts) for kind in (stutters, ~stutters))
     differences = np.empty((count, values.shape[1]))
@@ -122,7 +122,7 @@ def _bootstrap(
         times = generator.multinomial(len(starts), np.full(len(starts), 1 / len(starts)), size)
         ours, others = times @ with_, times @ without
         with np.errstate(invalid="ignore"):
-            # A sample without one of the kinds has no difference.
+            # 0 / 0 if a sample contains only pairs of one kind; such a sample is ignored.
             differences[begin : begin + size] = ours[:, :-1] / ours[:, -1:] - others[:, :-1] / others[:, -1:]
     defined = differences[np.isfinite(differences).all(1)]
     if not len(defined):

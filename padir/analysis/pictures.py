@@ -1,4 +1,4 @@
-"""Attention of one sentence as heat maps."""
+"""Heat maps of the attention of one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Of tokens that stutter; apart from black for colour-blind readers, too.
+# The colour of tokens that stutter, which colour-blind readers can tell from black.
 _STUTTER = "#D55E00"
 
 
@@ -21,14 +21,15 @@ def heat_maps(
     source: Sequence[str],
     stutters: np.ndarray,
 ) -> None:
-    """Draws self- and cross-attention of one sentence, means over the heads.
+    """Draws self-attention and cross-attention of one sentence, averaged over the heads.
 
     Args:
-      path: PNG to write.
+      path: the PNG file to write.
       self_weights: [H, Lt, Lt].
       cross_weights: [H, Lt, Ls].
-      target, source: Lt and Ls tokens, the labels.
-      stutters: [Lt - 1] bool, whether positions t and t + 1 hold the same token; these are coloured and framed.
+      target, source: Lt and Ls tokens, which label the axes.
+      stutters: [Lt - 1] bool, whether positions t and t + 1 hold the same token. These tokens are coloured, and their
+        attention to each other is framed.
     """
     wide = 0.24 * (len(target) + len(source)) + 4.0
     figure = Figure(figsize=(wide, 0.24 * len(target) + 2.0), layout="constrained")
@@ -53,7 +54,7 @@ def heat_maps(
 
 
 def _label(token: str) -> str:
-    """Dollar signs would begin a formula."""
+    """A token as a label; a dollar sign is escaped because Matplotlib would take it as the start of a formula."""
     return token.replace("▁", "_").replace("$", r"\$")
 
 
@@ -64,6 +65,6 @@ def _colour(labels: Sequence, chosen: np.ndarray) -> None:
 
 
 def _frame(axes: Axes, at: tuple[int, int]) -> None:
-    """Frames the cell in column and row `at`."""
+    """Frames the cell at (column, row) `at`."""
     x, y = (at[0] - 0.5, at[0] + 0.5), (at[1] - 0.5, at[1] + 0.5)
     axes.plot([x[0], x[1], x[1], x[0], x[0]], [y[0], y[0], y[1], y[1], y[0]], color=_STUTTER, linewidth=1.5)

@@ -1,4 +1,4 @@
-"""Statistics of pairs as the paper's tables, and its two hypotheses held against them (section 4.2.4)."""
+"""Statistics of pairs in the form of the paper's tables, and tests of its two hypotheses (section 4.2.4)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from padir.analysis.pairs import CROSS, SELF, Pairs
 from padir.analysis.paper import PAPER, Printed
 from padir.analysis.permutation import compare
 
-# A difference is taken for one below this probability; not corrected for the number of statistics.
+# Level of significance, not corrected for the number of statistics.
 LEVEL = 0.05
 
 _DIRECTIONS = {"self": ("forward", "backward")}
 _KINDS = ("stutter", "no_stutter")
 
-# What the paper says of each hypothesis, and by which columns of its tables we judge: (statistic, relation to those
-# that do not stutter). Not by the first table's probabilities: the paper's own are larger where it stutters, slightly.
+# For each hypothesis: the paper's finding, and the statistics that we judge by, with their relation to the values of
+# other pairs. Table 4.4's probabilities are left out: the paper's own are slightly larger where it stutters.
 _FINDINGS = (
     (
         1,
@@ -40,25 +40,25 @@ _FINDINGS = (
 
 
 def summarize(pairs: Pairs, *, permutations: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Means, their difference and its test, of every statistic.
+    """Computes the means of each statistic, their difference, and its test.
 
     Args:
-      pairs: some stutter and some do not.
-      permutations: rotations and bootstrap samples drawn.
-      seed: of both.
+      pairs: pairs of which at least one stutters and one does not.
+      permutations: number of random rotations, and of bootstrap samples.
+      seed: random seed of both.
 
     Returns:
-      By name in `SELF` and `CROSS`, and for the directions of self-attention by `<name>_forward` (t to t + 1) and
-      `_backward`: `stutter` and `no_stutter`, each with mean, sd (n - 1 in the denominator; None of one value) and n
-      (of both directions two a pair), `difference`, `difference_within_sentences`, `p_value` and `interval`, as in
-      `Comparison`.
+      One dictionary per statistic in `SELF` and `CROSS`. Those in `SELF` count both directions; the single directions
+      are `<name>_forward` (t to t + 1) and `<name>_backward`. Each dictionary has 'stutter' and 'no_stutter', with
+      'mean', 'sd' (n - 1 in the denominator; None if n = 1) and 'n'; and 'difference', 'difference_within_sentences',
+      'p_value' and 'interval', as in `Comparison`.
     """
     groups = {}
     for name in (*SELF, *CROSS):
         groups[name] = pairs.values[name].astype(np.float64)
         for column, direction in enumerate(_DIRECTIONS.get(name.split("_")[0], ())):
             groups[f"{name}_{direction}"] = groups[name][:, column : column + 1]
-    # A pair is one observation: its two directions are tested as their mean.
+    # A pair is one observation, so the test uses the mean of its two directions.
     means = np.stack([values.mean(1) for values in groups.values()], axis=1)
     test = compare(means, pairs.stutters, pairs.sentences, permutations=permutations, seed=seed)
     return {
@@ -75,10 +75,16 @@ def summarize(pairs: Pairs, *, permutations: int, seed: int) -> dict[str, dict[s
 
 
 def claims(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's two findings as passed or failed, each statistic for itself.
+    """Checks the paper's two findings, with one claim per statistic.
 
-    'larger' and 'smaller' pass if the difference of the means and that within sentences both have that sign and the
-    test's p is below `LEVEL`; 'not larger' passes if 'larger' does not.
+    The claims 'larger' and 'smaller' pass if the difference of the means and the difference within sentences both have
+    this sign, and p is below `LEVEL`. The claim 'not larger' passes if 'larger' would fail.
+
+    Args:
+      summary: the result of `summarize`.
+
+    Returns:
+      One dictionary per claim; its 'line' is for printing.
     """
     found = []
     for hypothesis, text, finding, judged in _FINDINGS:
@@ -109,27 +115,28 @@ def claims(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def verdicts(found: list[dict[str, Any]]) -> list[str]:
-    """A line for each hypothesis: whether it came out as in the paper."""
+    """One line per hypothesis that says whether the result agrees with the paper."""
     lines = []
     for hypothesis, text, finding, _ in _FINDINGS:
         passed = [claim["passed"] for claim in found if claim["hypothesis"] == hypothesis]
-        same = "as in the paper" if all(passed) else "not in everything as in the paper"
+        same = "agrees with the paper" if all(passed) else "does not fully agree with the paper"
         lines.append(
-            f"hypothesis {hypothesis} ({text}): {same}, {sum(passed)} of {len(passed)} claims; there {finding}"
+            f"hypothesis {hypothesis} ({text}): {same}, {sum(passed)} of {len(passed)} claims; "
+            f"the paper's verdict: {finding}"
         )
     return lines
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The page that goes with the JSON: verdicts, and both tables beside the paper's.
+    """The Markdown page: verdicts, claims, and both tables beside the paper's.
 
     Args:
-      result: what `padir.analysis.attention.attention` returns.
+      result: the result of `padir.analysis.attention.attention`.
     """
     counts = result["counts"]
     summary = result["statistics"]
     lines = [
-        "# Attention between adjacent output positions, where they stutter and where not",
+        "# Attention of adjacent output positions that stutter and of those that do not",
         "",
         f"Last decoder layer ({result['layer']}) of `{result['run_dir']}` (step {result['step']}), {result['split']} "
         f"of `{result['data_dir']}`: {counts['sentences']} sentences, {counts['stutter_pairs']} pairs of adjacent "
@@ -144,7 +151,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         "```",
         "",
         *_table(
-            "Self-attention between the two (the paper's Table 4.4)",
+            "Self-attention between the two positions (the paper's Table 4.4)",
             summary,
             {
                 "": {name: name for name in SELF},
@@ -154,22 +161,36 @@ def markdown(result: Mapping[str, Any]) -> str:
         ),
         "",
         *_table(
-            "Distance of their cross-attention (the paper's Table 4.5)", summary, {"": {name: name for name in CROSS}}
+            "Distance between their cross-attention (the paper's Table 4.5)",
+            summary,
+            {"": {name: name for name in CROSS}},
         ),
         "",
-        "min, avg, max over heads; mean ± standard deviation over pairs (and directions). P{top-k} of each head, and "
-        "of the mean of the heads' distributions: the paper does not say which it means. difference: stutter less no "
-        "stutter, with a 95% interval from sentences drawn anew; within sentences: what is left of it without the part "
-        "of sentences that stutter as a whole, and may have another sign; p is of that: labels rotated within each "
-        f"sentence, {result['permutations']:,} times, two-sided, not corrected for the number of columns. A claim of "
-        "'larger' or 'smaller' needs both signs and p < 0.05; 'not larger' is the contrary of 'larger'.",
+        *_legend(result["permutations"]),
         "",
     ]
     return "\n".join(lines)
 
 
+def _legend(permutations: int) -> list[str]:
+    """What the rows and columns of the tables mean."""
+    return [
+        "* min, avg and max are taken over the heads. Cells are mean ± standard deviation over pairs (and directions).",
+        "* P{top-k} is computed for each head, and for the mean of the heads' distributions. The paper does not say "
+        "which of the two it means.",
+        "* difference: the mean over pairs that stutter minus the mean over the others. In brackets is its 95% "
+        "bootstrap interval, with sentences resampled.",
+        "* within sentences: the difference without the part that comes from differences between sentences. It may "
+        "have another sign than the difference.",
+        f"* p: the two-sided p-value of the difference within sentences. {permutations:,} permutations rotate the "
+        "labels within each sentence. It is not corrected for the number of columns.",
+        "* The claims 'larger' and 'smaller' pass if both differences have this sign and p < 0.05. The claim 'not "
+        "larger' passes if 'larger' would fail.",
+    ]
+
+
 def _table(title: str, summary: Mapping[str, Any], blocks: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Lines of one table; a block is a suffix of its rows' names and, by column, the statistic shown."""
+    """The lines of one table; a block maps a suffix of its rows' names to the statistic that each column shows."""
     names = list(next(iter(blocks.values())))
     lines = [f"## {title}", "", f"| | {' | '.join(map(_heading, names))} |", f"|---|{'---:|' * len(names)}"]
     for index, kind in enumerate(_KINDS):

@@ -1,5 +1,5 @@
-"""From a Seqio task to batches: a task is run once, written as ArrayRecord files, and read through Grain.
+"""From a Seqio task to batches: the task runs once, is written to ArrayRecord files, and is read through Grain.
 
-Only the child process that prepares a set (and the one that runs BLEURT) imports TensorFlow. The order of batches is a
-pure function of seed, epoch and step.
+TensorFlow is imported only in child processes: the one that prepares a data set and the one that runs BLEURT. The order
+of batches is a pure function of seed, epoch and step.
 """

@@ -1,17 +1,17 @@
-"""Which examples make up the batch of a step, and loading them through Grain (no TensorFlow).
+"""Chooses the examples of each batch and loads them through Grain (no TensorFlow).
 
-The data contract. Every batch of a prepared set is a dictionary of
+The data contract: every batch of a prepared data set is a dictionary of these arrays::
 
     encoder_input_tokens   int32 [B, Ls]  source ids, EOS (1) last, then pad (0)     [[431, 87, 1290, 1, 0, 0], ...]
     decoder_target_tokens  int32 [B, Lt]  target ids, EOS (1) last, then pad (0)     [[52, 1811, 9, 604, 1, 0], ...]
     example_index          int32 [B]      row of the split, -1 for an all-zero row   [10432, ...]
 
-B is the rows of *this host*: its `RowShare` of batch_size. (Ls, Lt) is one of a fixed set of padded
-lengths, the buckets, so that a jitted step compiles once a bucket. Decoder inputs and loss weights are
-made on device, inside the train step: prepared data is free of noise.
+B is the number of rows of *this host*, its `RowShare` of the batch. (Ls, Lt) is one of a fixed set of padded lengths,
+the buckets, so that a jitted step compiles once per bucket. Prepared data contains no noise: the train step makes
+decoder inputs and loss weights on the device.
 
-Order is a pure function of (seed, epoch, lengths): nothing has to be saved to resume, and every host
-computes the same schedule from the length table and reads only its own rows.
+The order is a pure function of (seed, epoch, lengths). Therefore a run can resume without any saved state of the data
+pipeline. Every host computes the same schedule from the length table and reads only its own rows.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from padir.types import RowShare
 
 Batch = dict[str, np.ndarray]
 
-# Reading one batch is mostly one call into ArrayRecord; two threads hide it behind a train step.
+# Most of the time for a batch is one call into ArrayRecord, so two threads keep up with the train step.
 READ_THREADS = 2
 PREFETCHED_BATCHES = 8
 
-# An epoch ends while its successor's first batches are already being prefetched.
+# Two, because the first batches of the next epoch are prefetched before the current epoch ends.
 _EPOCHS_KEPT = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """The padded (source length, target length) pairs a batch may have.
+    """The padded (source length, target length) pairs that a batch may have.
 
     Attributes:
-      boundaries: from small to large, neither length ever falling from one to the next; lengths count EOS.
-        An example belongs to the first it fits.
+      boundaries: pairs of lengths, EOS counted, from small to large: neither length may decrease from one pair to the
+        next. An example belongs to the first pair that it fits.
     """
 
     boundaries: tuple[tuple[int, int], ...]
@@ -52,12 +52,12 @@ class Buckets:
         boundaries = tuple((int(source), int(target)) for source, target in self.boundaries)
         object.__setattr__(self, "boundaries", boundaries)
         if not boundaries or min(min(pair) for pair in boundaries) < 1:
-            raise PadirError(f"buckets: boundaries must be one or more pairs of lengths above 0, not {boundaries}")
+            raise PadirError(f"buckets: boundaries must be one or more pairs of positive lengths, not {boundaries}")
         for smaller, larger in zip(boundaries, boundaries[1:], strict=False):
             if larger[0] < smaller[0] or larger[1] < smaller[1] or larger == smaller:
                 raise PadirError(
-                    f"buckets: {larger} follows {smaller}; list boundaries from small to large, with neither "
-                    "length falling, so that leftovers of one bucket fit the next"
+                    f"buckets: {larger} follows {smaller}; list boundaries from small to large, so that neither "
+                    "length decreases and examples left over from one bucket fit the next"
                 )
 
     @classmethod
@@ -75,10 +75,10 @@ class Buckets:
           int64 [n], indices into `boundaries`.
 
         Raises:
-          PadirError: examples longer than the largest bucket; names how many and the longest lengths.
+          PadirError: some examples exceed the largest bucket; the message gives their number and the longest lengths.
         """
         edges = np.array(self.boundaries)
-        # Both columns of edges are sorted, so the first bucket that fits is the larger of the two sides' firsts.
+        # Both columns are sorted, so the first bucket that fits both sides is the larger of each side's first.
         bucket = np.maximum(np.searchsorted(edges[:, 0], lengths[:, 0]), np.searchsorted(edges[:, 1], lengths[:, 1]))
         too_long = int((bucket == len(edges)).sum())
         if too_long:
@@ -97,7 +97,7 @@ class Schedule:
 
     Attributes:
       bucket: int16 [num_batches], index of each batch's padded lengths.
-      rows: int32 [num_batches, batch_size], rows of the split; -1 is an empty row (evaluation only).
+      rows: int32 [num_batches, batch_size], rows of the split; -1 stands for an empty row (only in evaluation).
     """
 
     bucket: np.ndarray
@@ -107,16 +107,17 @@ class Schedule:
 def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int, epoch: int) -> Schedule:
     """Returns the shuffled batches of one training epoch; a pure function of its arguments.
 
-    Examples are shuffled and sorted by bucket, and the sequence is cut every `batch_size`. A batch that
-    straddles two buckets takes the larger: so the leftovers of each bucket are promoted to the next,
-    and only what is left at the very end (fewer than `batch_size` of the longest examples) is dropped.
-    Keys come straight from the Philox bit stream, which NumPy promises never to change, and not from
-    `Generator.permutation`, which it may: a run resumed under another NumPy sees the same batches.
+    Examples are shuffled and sorted by bucket, and the sequence is cut into batches of `batch_size`. A batch with
+    examples of two buckets is padded to the larger one, so that the examples left over from one bucket are used with
+    the next. Only those left over at the end, fewer than `batch_size` of the longest examples, are dropped.
+
+    Sort keys come directly from the Philox bit stream, which NumPy guarantees never to change. A run that is resumed
+    with another version of NumPy therefore sees the same batches. `Generator.permutation` has no such guarantee.
 
     Args:
       lengths: int [n, 2], source and target length, EOS counted.
       buckets: padded lengths.
-      batch_size: examples in a batch, over all hosts.
+      batch_size: examples in a batch, summed over all hosts.
       seed: any int >= 0.
       epoch: any int >= 0.
 
@@ -126,7 +127,7 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
     num_batches = _num_batches(lengths, batch_size)
     assigned = buckets.assign(lengths)
     stream = np.random.Philox(np.random.SeedSequence([seed, epoch]))
-    # The bucket in the top bits, chance below: one sort groups by bucket and shuffles within.
+    # The bucket is in the top bits and random bits follow: one sort groups by bucket and shuffles within buckets.
     keys = (assigned.astype(np.uint64) << np.uint64(48)) | (stream.random_raw(len(lengths)) >> np.uint64(16))
     rows = np.argsort(keys, kind="stable")[: num_batches * batch_size].astype(np.int32).reshape(num_batches, batch_size)
     order = np.argsort(stream.random_raw(num_batches), kind="stable")
@@ -135,10 +136,10 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
 
 
 def evaluation_schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int) -> Schedule:
-    """Returns batches that hold every example once, unshuffled, from small buckets to large.
+    """Returns batches that contain every example once, unshuffled, from small buckets to large ones.
 
-    The last batch is filled up with empty rows (-1). Arguments and errors as for `schedule`, except
-    that any number of examples will do.
+    The last batch is filled up with empty rows (-1). Arguments and errors are those of `schedule`, except that any
+    number of examples is allowed.
     """
     assigned = buckets.assign(lengths)
     num_batches = -(-len(lengths) // batch_size)
@@ -160,17 +161,17 @@ class TrainingSchedule:
     """The endless sequence of training batches, addressed by step; safe to use from several threads.
 
     Attributes:
-      steps_per_epoch: batches in each epoch; the same in all of them.
+      steps_per_epoch: number of batches in an epoch, which is the same for all epochs.
     """
 
     def __init__(self, lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int):
         self._lengths, self._buckets, self._batch_size, self._seed = lengths, buckets, batch_size, seed
         if seed < 0:
-            raise PadirError(f"seed={seed} of the batch order must not be negative")
+            raise PadirError(f"seed={seed} must not be negative")
         self.steps_per_epoch = _num_batches(lengths, batch_size)
         self._epochs: dict[int, Schedule] = {}
         self._lock = threading.Lock()
-        self._epoch(0)  # Examples that fit no bucket are reported here, not from a loader thread.
+        self._epoch(0)  # Examples that fit no bucket raise an error here and not in a loader thread.
 
     def _epoch(self, epoch: int) -> Schedule:
         with self._lock:
@@ -183,7 +184,7 @@ class TrainingSchedule:
             return self._epochs[epoch]
 
     def batch_at(self, step: int) -> tuple[int, np.ndarray]:
-        """Returns (bucket, rows int32 [batch_size]) of a step counted from 0; depends on seed and step only."""
+        """Returns (bucket, rows int32 [batch_size]) of a step, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
         current = self._epoch(epoch)
         return int(current.bucket[position]), current.rows[position]
@@ -193,12 +194,12 @@ def load_batch(split: PreparedSplit, rows: np.ndarray, padded: tuple[int, int]) 
     """Reads rows of a split into one batch.
 
     Args:
-      split: where to read.
-      rows: int [B]; -1 gives a row of zeros.
-      padded: (Ls, Lt), at least as long as any of the rows.
+      split: the split to read.
+      rows: int [B], rows of the split; -1 gives a row of zeros.
+      padded: (Ls, Lt), at least the length of the longest row.
 
     Returns:
-      The features described at the top of this file.
+      The arrays described in the docstring of this module.
     """
     source = np.zeros((len(rows), padded[0]), np.int32)
     target = np.zeros((len(rows), padded[1]), np.int32)
@@ -221,12 +222,14 @@ def host_rows(rows: np.ndarray, share: RowShare) -> np.ndarray:
       PadirError: the batch cannot be divided evenly.
     """
     if len(rows) % share.of:
-        raise PadirError(f"batch_size={len(rows)} must be a multiple of {share.of}, what its rows are divided by")
+        raise PadirError(
+            f"batch_size={len(rows)} must be a multiple of {share.of}, the number of parts it is split into"
+        )
     return rows.reshape(share.of, -1)[list(share.blocks)].ravel()
 
 
 class _BatchSource:
-    """A Grain random-access source whose item i is this host's part of batch `start + i`."""
+    """A random-access source for Grain whose item i is this host's part of batch `start + i`."""
 
     def __init__(self, split, batch_at, buckets, *, start, count, share):
         self._split, self._batch_at, self._buckets = split, batch_at, buckets
@@ -261,22 +264,23 @@ def train_batches(
 ) -> Iterator[Batch]:
     """Yields this host's part of the batches of steps start_step .. start_step + num_steps - 1.
 
-    Resuming needs nothing but the step: batches from step 7 equal the tail of batches from step 0.
+    To resume, only the step is needed: an iterator that starts at step 7 yields the same batches as one that starts at
+    step 0 yields from its step 7 on.
 
     Args:
       split: training examples.
       buckets: padded lengths.
-      batch_size: examples in a batch, over all hosts.
-      seed: of the order.
+      batch_size: examples in a batch, summed over all hosts.
+      seed: random seed of the order.
       start_step: first step, counted from 0 over all epochs.
       num_steps: number of batches.
-      share: which rows of each batch; all of them by default.
+      share: which rows of each batch to load; all of them by default.
 
     Returns:
-      An iterator of batches, read ahead by threads; features as described at the top of this file.
+      An iterator of batches, described in the docstring of this module. Threads read ahead.
 
     Raises:
-      PadirError: an example fits no bucket, too few examples, or a batch that hosts cannot share evenly.
+      PadirError: an example fits no bucket, there are too few examples, or hosts cannot share a batch evenly.
     """
     plan = TrainingSchedule(split.lengths, buckets=buckets, batch_size=batch_size, seed=seed)
     host_rows(plan.batch_at(start_step)[1], share)
@@ -293,7 +297,7 @@ def train_batches(
 
 
 def rows_of_step(split: PreparedSplit, *, buckets: Buckets, batch_size: int, seed: int, step: int) -> np.ndarray:
-    """Returns which rows of the split are in the batch of a step (counted from 0), of all hosts: int32 [batch_size]."""
+    """Returns the rows of the split in the batch of a step (counted from 0), over all hosts: int32 [batch_size]."""
     return TrainingSchedule(split.lengths, buckets=buckets, batch_size=batch_size, seed=seed).batch_at(step)[1]
 
 
@@ -304,10 +308,10 @@ def eval_batches(
     batch_size: int,
     share: RowShare = RowShare(),
 ) -> Iterator[Batch]:
-    """Yields every example of a split once, from small buckets to large; see `evaluation_schedule`.
+    """Yields every example of a split once, from small buckets to large ones; see `evaluation_schedule`.
 
-    Hosts take the same number of steps; `example_index` tells where each row belongs, -1 none.
-    Arguments and errors as for `train_batches`.
+    All hosts get the same number of batches. `example_index` is the row of the split, or -1 for an empty row.
+    Arguments and errors are those of `train_batches`.
     """
     plan = evaluation_schedule(split.lengths, buckets=buckets, batch_size=batch_size)
     host_rows(np.zeros(batch_size), share)

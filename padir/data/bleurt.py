@@ -1,4 +1,7 @@
-"""Runs a BLEURT-20 checkpoint. Imports TensorFlow: only `padir.data.bleurt_process` runs it, as a child."""
+"""Runs a BLEURT-20 checkpoint.
+
+This module imports TensorFlow. Only the child process that `padir.data.bleurt_process` starts imports it.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ _OUTPUT = "predictions"
 
 
 def score(checkpoint: str, references: Sequence[str], candidates: Sequence[str], batch_size: int) -> list[float]:
-    """BLEURT of each candidate.
+    """Scores each candidate with BLEURT.
 
     Args:
-      checkpoint: folder, see `padir.data.bleurt_inputs`.
-      references: one for each candidate.
+      checkpoint: the folder of the checkpoint; see `padir.data.bleurt_inputs`.
+      references: one reference for each candidate.
       candidates: the hypotheses.
-      batch_size: pairs at a time, like lengths together.
+      batch_size: pairs per batch; pairs of similar lengths share a batch.
 
     Returns:
-      A score a candidate, in their order; for BLEURT-20 mostly from 0 to 1.
+      One score per candidate, in the order of the candidates; for BLEURT-20 mostly between 0 and 1.
 
     Raises:
-      PadirError: the folder holds no such model.
+      PadirError: the folder contains no such model.
     """
-    # The process that trained or decoded holds the accelerator's memory.
+    # The process that decodes already holds the accelerator's memory.
     tf.config.set_visible_devices([], "GPU")
     opened = BleurtCheckpoint.open(checkpoint)
     encoder = BleurtEncoder(opened)
@@ -53,11 +56,14 @@ def _signature(checkpoint: BleurtCheckpoint):
         model = tf.saved_model.load(str(checkpoint.folder))
         signature = model.signatures["serving_default"]
     except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
-        raise PadirError(f"{checkpoint.folder}: not a SavedModel that can be served ({error})") from error
+        raise PadirError(
+            f"{checkpoint.folder}: cannot be loaded as a SavedModel with a serving signature ({error}); "
+            "give the unzipped folder of a BLEURT-20 checkpoint"
+        ) from error
     inputs, outputs = set(signature.structured_input_signature[1]), set(signature.structured_outputs)
     if inputs != set(padded([], 0)) or _OUTPUT not in outputs:
         raise PadirError(
-            f"{checkpoint.folder}: takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
-            f"BLEURT-20 takes {', '.join(sorted(padded([], 0)))} and gives {_OUTPUT}"
+            f"{checkpoint.folder}: the model takes {', '.join(sorted(inputs))} and returns "
+            f"{', '.join(sorted(outputs))}; BLEURT-20 takes {', '.join(sorted(padded([], 0)))} and returns {_OUTPUT}"
         )
     return signature

@@ -1,16 +1,14 @@
-"""What BLEURT-20 is given: its checkpoint's files, and pairs of sentences as ids (no TensorFlow).
+"""The inputs of BLEURT-20: the files of its checkpoint, and pairs of sentences as ids (no TensorFlow).
 
-A checkpoint is a folder as it is distributed: a TensorFlow SavedModel (saved_model.pb, variables/) with
-`bleurt_config.json`, which names the SentencePiece model beside it ('sp_model', without its .model), the longest input
-('max_seq_length') and whether shorter ones need no padding ('dynamic_seq_length').
+A checkpoint is the folder that BLEURT's authors distribute: a TensorFlow SavedModel (saved_model.pb, variables/) and
+`bleurt_config.json`. This file names the SentencePiece model beside it ('sp_model', without the suffix .model), the
+longest input ('max_seq_length') and whether shorter inputs need no padding ('dynamic_seq_length').
 
-A pair becomes
+A pair of sentences becomes these arrays (Sellam et al., 2020; Pu et al., 2021)::
 
     input_ids     [CLS] reference [SEP] candidate [SEP] 0 …
     input_mask    1     1         1     1         1     0 …
     segment_ids   0     0         0     1         1     0 …
-
-(Sellam et al., 2020; Pu et al., 2021).
 """
 
 from __future__ import annotations
@@ -28,20 +26,20 @@ from padir.errors import PadirError
 
 CONFIG_NAME = "bleurt_config.json"
 MODEL_NAME = "saved_model.pb"
-# [CLS] and two [SEP].
+# The number of special pieces in an input: [CLS] and two [SEP].
 _MARKS = 3
 
 
 @dataclass(frozen=True)
 class BleurtCheckpoint:
-    """A checkpoint folder whose files have been found.
+    """A checkpoint folder that contains all required files.
 
     Attributes:
       folder: the folder.
-      name: what its configuration calls it, e.g. 'BLEURT-20'.
+      name: the name in its configuration, e.g. 'BLEURT-20'.
       sentencepiece_file: its SentencePiece model.
-      max_length: longest input in ids.
-      dynamic: whether the model takes inputs shorter than that.
+      max_length: length of the longest input, in ids.
+      dynamic: whether the model takes shorter inputs without padding.
     """
 
     folder: Path
@@ -52,7 +50,7 @@ class BleurtCheckpoint:
 
     @classmethod
     def open(cls, folder: str | os.PathLike) -> BleurtCheckpoint:
-        """Reads the configuration.
+        """Reads the configuration of a checkpoint and checks that its files exist.
 
         Raises:
           PadirError: a file is missing or damaged, or the checkpoint is older than BLEURT-20 and has no SentencePiece
@@ -67,7 +65,7 @@ class BleurtCheckpoint:
         except ValueError as error:
             raise PadirError(f"{folder / CONFIG_NAME}: damaged ({error}); {hint}") from error
         if not config.get("sp_model"):
-            raise PadirError(f"{folder}: has no SentencePiece model: it is older than BLEURT-20; {hint}")
+            raise PadirError(f"{folder}: has no SentencePiece model because it is older than BLEURT-20; {hint}")
         try:
             checkpoint = cls(
                 folder=folder,
@@ -85,13 +83,13 @@ class BleurtCheckpoint:
 
 
 class BleurtEncoder:
-    """Pairs of texts → ids."""
+    """Encodes pairs of texts as ids."""
 
     def __init__(self, checkpoint: BleurtCheckpoint):
         """Loads the SentencePiece model.
 
         Raises:
-          PadirError: it is none, or has no [CLS] and [SEP].
+          PadirError: the file is not a SentencePiece model, or has no pieces [CLS] and [SEP].
         """
         self._room = checkpoint.max_length - _MARKS
         path = checkpoint.sentencepiece_file
@@ -104,9 +102,10 @@ class BleurtEncoder:
             raise PadirError(f"{path}: has no pieces [CLS] and [SEP]; it is not the SentencePiece model of BLEURT-20")
 
     def __call__(self, reference: str, candidate: str) -> tuple[list[int], list[int]]:
-        """Returns the ids of one pair and their segments, without padding, at most `max_length` of them.
+        """Encodes one pair without padding; returns its ids and segment ids, at most `max_length` of each.
 
-        Too long a pair loses the end of its longer text until both are as long, then of both in turn.
+        If the pair is too long, the end of the longer text is cut off until both texts have the same length. After
+        that, both are shortened in turn.
         """
         first, second = (self._processor.encode(text) for text in (reference, candidate))
         if len(first) + len(second) > self._room:
@@ -120,7 +119,15 @@ class BleurtEncoder:
 
 
 def padded(pairs: Sequence[tuple[list[int], list[int]]], length: int) -> dict[str, np.ndarray]:
-    """A batch as the model's signature names it: 'input_ids', 'input_mask', 'segment_ids', each int64 [B, length]."""
+    """A padded batch under the names of the model's signature.
+
+    Args:
+      pairs: ids and segment ids of each pair, from `BleurtEncoder`.
+      length: the padded length.
+
+    Returns:
+      {'input_ids', 'input_mask', 'segment_ids'}, each int64 [B, length].
+    """
     batch = {name: np.zeros((len(pairs), length), np.int64) for name in ("input_ids", "input_mask", "segment_ids")}
     for row, (ids, segments) in enumerate(pairs):
         batch["input_ids"][row, : len(ids)] = ids

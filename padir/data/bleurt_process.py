@@ -1,4 +1,4 @@
-"""Scores with BLEURT-20 in a process of its own (no TensorFlow in the caller's)."""
+"""Runs BLEURT-20 in a child process, so that the calling process does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from padir.runtime.child_process import call_in_process, serve
 
 
 def check_bleurt(checkpoint: str | os.PathLike) -> BleurtCheckpoint:
-    """Opens a checkpoint's description; raises PadirError if its files or TensorFlow are not there."""
+    """Checks that BLEURT can run, and returns the description of the checkpoint.
+
+    Raises:
+      PadirError: a file of the checkpoint is missing or damaged, or TensorFlow is not installed.
+    """
     opened = BleurtCheckpoint.open(checkpoint)
     if importlib.util.find_spec("tensorflow") is None:
         raise _needs("tensorflow")
@@ -23,11 +27,11 @@ def check_bleurt(checkpoint: str | os.PathLike) -> BleurtCheckpoint:
 def bleurt_scores(
     checkpoint: str | os.PathLike, references: Sequence[str], candidates: Sequence[str], *, batch_size: int = 16
 ) -> list[float]:
-    """BLEURT of each candidate, on the CPU; arguments and errors as for `padir.data.bleurt.score`.
+    """Scores each candidate with BLEURT, on the CPU; arguments and result are those of `padir.data.bleurt.score`.
 
     Raises:
-      PadirError: also where the numbers of texts differ, and where the `data` extra, which brings TensorFlow, is not
-        installed.
+      PadirError: the folder contains no such model, the numbers of texts differ, or the `data` extra, which contains
+        TensorFlow, is not installed.
     """
     if len(references) != len(candidates):
         raise PadirError(f"BLEURT: {len(candidates)} hypotheses but {len(references)} references: give one for each")

@@ -1,4 +1,4 @@
-"""What a prepared set is: the task it came from, how it was prepared, what it holds (no TensorFlow)."""
+"""Describes a prepared data set: its task, the settings of its preparation, and its contents (no TensorFlow)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 
 FORMAT_VERSION = 1
-# What the manifest of a set that `padir distill` made names as its task's module.
+# The module of the task in the manifest of a set that `padir distill` wrote.
 DISTILL_MODULE = "padir.distill"
-# The task that such a set is, to be prepared again.
+# The task module for preparing such a set again.
 DISTILLED_TASK_MODULE = "tasks.distilled"
 MANIFEST_NAME = "manifest.json"
 VOCABULARY_NAME = "vocabulary.model"
@@ -24,12 +24,12 @@ VOCABULARY_NAME = "vocabulary.model"
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """Which Seqio task to prepare.
+    """The Seqio task to prepare.
 
     Attributes:
-      module: dotted name of the Python module that registers it, e.g. 'tasks.text_files'.
-      name: name under which Seqio registers it and by which reports call it: letters, digits, '_', '.', ':'.
-      options: keyword arguments of the module's `register`; anything JSON can hold.
+      module: dotted name of the Python module that registers the task, e.g. 'tasks.text_files'.
+      name: the task's name in Seqio and in reports. It may contain letters, digits, '_', '.' and ':'.
+      options: keyword arguments of the module's function `register`, as JSON values.
     """
 
     module: str
@@ -47,7 +47,7 @@ OVER_LONG = ("drop", "truncate")
 MODEL_TYPES = ("unigram", "bpe")
 NUM_RESERVED_PIECES = 3
 
-# Settings that a given vocabulary makes irrelevant.
+# Settings that have no effect if a vocabulary is given.
 _VOCABULARY_TRAINING = (
     "num_pieces",
     "model_type",
@@ -60,25 +60,25 @@ _VOCABULARY_TRAINING = (
 
 @dataclasses.dataclass(frozen=True)
 class PrepareSettings:
-    """How `padir prepare` turns a task into a set, and `padir vocabulary` its training text into a vocabulary.
+    """Settings of `padir prepare`, which prepares a data set, and of `padir vocabulary`, which trains a vocabulary.
 
     Attributes:
-      num_pieces: size of the SentencePiece model to train, pad, EOS and UNK included.
-      vocabulary: an existing SentencePiece model to use; None trains one on both sides of the train split. With one
-        given, the settings of training (num_pieces and those down to vocabulary_seed) are not looked at.
+      num_pieces: size of the SentencePiece model to train, including pad, EOS and UNK.
+      vocabulary: an existing SentencePiece model to use; None trains one on both sides of the train split. If one is
+        given, the settings for training it (num_pieces and model_type to vocabulary_seed) have no effect.
       model_type: 'unigram' or 'bpe'; see `padir.data.vocabulary.train`.
-      byte_fallback: train a model that spells unknown characters as bytes.
-      character_coverage: share of the characters that get a piece of their own, 0.98 to 1; None takes 1 for fewer
-        than 500,000 sentences and 0.9995 above.
-      vocabulary_sentences: train the model on a uniform sample of at most so many sentences, both sides counted.
-      vocabulary_seed: of that sample.
-      max_source_length: longest source in tokens, EOS counted.
-      max_target_length: longest target in tokens, EOS counted.
-      over_long: 'drop' or 'truncate' train pairs with a longer side. Validation and test lose no pair so:
-        theirs are always truncated. Either way the manifest says how many.
-      splits: which to prepare; None takes all the task has.
-      records_per_shard: pairs that a file is made of; it has fewer records where some of them are left out.
-      processes: how many work side by side, in parts of so many pairs; what is written does not depend on it.
+      byte_fallback: whether the model spells unknown characters as bytes.
+      character_coverage: share of the text's characters for which the model has a piece, 0.98 to 1. None chooses 1
+        for fewer than 500,000 sentences and 0.9995 otherwise.
+      vocabulary_sentences: the model is trained on a uniform sample of at most this many sentences of both sides.
+      vocabulary_seed: random seed of that sample.
+      max_source_length: maximum source length in tokens, EOS counted.
+      max_target_length: maximum target length in tokens, EOS counted.
+      over_long: 'drop' or 'truncate' train pairs that exceed a maximum length. Pairs of validation and test are always
+        truncated, never dropped. The manifest records the number of pairs affected.
+      splits: the splits to prepare; None prepares all splits of the task.
+      records_per_shard: number of pairs read for each file. A file has fewer records if some of these are left out.
+      processes: number of parallel processes, each of which writes whole files. The result does not depend on it.
     """
 
     num_pieces: int = 32_000
@@ -103,7 +103,10 @@ class PrepareSettings:
         if min(self.max_source_length, self.max_target_length) < 2:
             raise PadirError("max_source_length and max_target_length must be at least 2: one token and EOS")
         if self.num_pieces <= NUM_RESERVED_PIECES:
-            raise PadirError(f"num_pieces={self.num_pieces} must be above {NUM_RESERVED_PIECES}: pad, EOS and UNK")
+            raise PadirError(
+                f"num_pieces={self.num_pieces} must be above {NUM_RESERVED_PIECES}, because pad, EOS and UNK take "
+                "three pieces"
+            )
         if self.character_coverage is not None and not 0.98 <= self.character_coverage <= 1:
             raise PadirError(f"character_coverage={self.character_coverage} must be from 0.98 to 1, or None")
         for name in ("vocabulary_sentences", "records_per_shard", "processes"):
@@ -113,18 +116,18 @@ class PrepareSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SplitManifest:
-    """What one split holds.
+    """Describes the contents of one split.
 
     Attributes:
       shards: (file name, number of records) of each shard, in order.
-      num_examples: pairs in the shards.
+      num_examples: number of pairs in the shards.
       dropped: pairs left out because a side was too long.
-      truncated: pairs kept with a side cut to the longest length allowed.
-      skipped_empty: pairs left out because a side was empty (only where the task was told to skip them) or held
-        nothing that SentencePiece keeps, as a lone zero-width space does.
-      max_lengths: longest source and target, EOS counted.
-      source_length_histogram: {upper end of an 8 token wide bin: pairs}; a length counts its EOS.
-      target_length_histogram: likewise.
+      truncated: pairs with a side cut to the maximum length.
+      skipped_empty: pairs left out because a side was empty. The task skips such pairs only if it is told to. Texts
+        that SentencePiece normalises to nothing, such as a single zero-width space, count as empty, too.
+      max_lengths: longest source and longest target in tokens, EOS counted.
+      source_length_histogram: pairs in each bin of 8 token lengths, {upper end of the bin: pairs}; EOS counts.
+      target_length_histogram: likewise for targets.
     """
 
     shards: tuple[tuple[str, int], ...]
@@ -139,18 +142,18 @@ class SplitManifest:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Describes a prepared set; stored as manifest.json.
+    """Describes a prepared data set; stored as manifest.json.
 
     Attributes:
       task: the task that was run.
-      settings: of the preparation, see `recorded_settings`.
+      settings: the settings of the preparation; see `recorded_settings`.
       vocabulary_hash: SHA-256 of vocabulary.model.
       num_pieces: size of the SentencePiece model.
-      splits: by name: 'train', 'validation', 'test'.
-      source_files: SHA-256 of each file the task read, by path; empty for generated text.
-      checker: 'module:function' telling whether a hypothesis is a valid translation of a source, or None.
-      source_language, target_language: labels, '' where the task has none.
-      format_version: of records, tables and manifest.
+      splits: the description of each split, by name: 'train', 'validation', 'test'.
+      source_files: SHA-256 of each file that the task read, by path; empty for generated text.
+      checker: 'module:function' that tells whether a hypothesis is a valid translation of a source, or None.
+      source_language, target_language: language codes; '' if the task does not name them.
+      format_version: version of the format of records, length tables and manifest.
     """
 
     task: TaskConfig
@@ -166,14 +169,15 @@ class Manifest:
 
     @property
     def is_distilled(self) -> bool:
-        """Whether the targets of the train split are translations that `padir distill` made."""
+        """Whether the targets of the train split are translations from `padir distill`."""
         return self.task.module in (DISTILL_MODULE, DISTILLED_TASK_MODULE)
 
     @property
     def original_task(self) -> TaskConfig:
-        """The task that was prepared; of a distilled set, that of the set it was made from.
+        """The task that was prepared; for a distilled set, the task of the set that it was distilled from.
 
-        Of a set prepared from a distilled one (`tasks.distilled`) that is no longer there, the task of that name.
+        A set can be prepared from a distilled one (`tasks.distilled`). If that distilled set no longer exists, this is
+        the task that reads it.
         """
         task = self.task
         with contextlib.suppress(PadirError):
@@ -185,7 +189,7 @@ class Manifest:
         return task
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes manifest.json, whole or not at all."""
+        """Writes manifest.json atomically."""
         path = Path(directory, MANIFEST_NAME)
         temporary = path.with_suffix(".json.tmp")
         temporary.write_text(
@@ -198,7 +202,7 @@ class Manifest:
         """Reads manifest.json.
 
         Raises:
-          PadirError: there is none, it cannot be read, or another version of padir wrote it.
+          PadirError: the file is missing or damaged, or another version of padir wrote it.
         """
         path = Path(directory, MANIFEST_NAME)
         try:
@@ -208,11 +212,11 @@ class Manifest:
                 f"{directory}: no prepared data set here ({MANIFEST_NAME} is missing); build it with `padir prepare`"
             ) from error
         except ValueError as error:
-            raise PadirError(f"{path}: not readable ({error}); delete the folder and run `padir prepare`") from error
+            raise PadirError(f"{path}: damaged ({error}); delete the folder and run `padir prepare`") from error
         version = stored.get("format_version") if isinstance(stored, dict) else None
         if version != FORMAT_VERSION:
             raise PadirError(
-                f"{path}: format version {version}, this padir reads version {FORMAT_VERSION}; "
+                f"{path}: has format version {version}, but this version of padir reads version {FORMAT_VERSION}; "
                 "delete the folder and run `padir prepare` again"
             )
         try:
@@ -223,7 +227,7 @@ class Manifest:
             raise PadirError(f"{path}: damaged ({error}); delete the folder and run `padir prepare`") from error
 
     def summary(self) -> str:
-        """Returns a line a split, for people."""
+        """Returns a readable summary with one line per split."""
         lines = []
         for name, split in self.splits.items():
             left_out = [
@@ -246,7 +250,7 @@ def _split_manifest(stored: dict[str, Any]) -> SplitManifest:
 
 
 def recorded_settings(settings: PrepareSettings) -> dict[str, Any]:
-    """Returns what of the settings decides what is written, as the manifest keeps it.
+    """Returns the settings that affect the prepared data, in the form in which the manifest records them.
 
     Raises:
       PadirError: the given vocabulary cannot be read.
@@ -255,25 +259,25 @@ def recorded_settings(settings: PrepareSettings) -> dict[str, Any]:
 
 
 def _recorded(settings: PrepareSettings, vocabulary_hash: str | None) -> dict[str, Any]:
-    # The vocabulary first: of two sets with different ones, it is the difference to name.
+    # The vocabulary comes first, so that `difference` reports it before the settings that depend on it.
     recorded = {"vocabulary": None} | dataclasses.asdict(settings) | {"vocabulary": vocabulary_hash}
-    # How it is cut into files, and by how many, is not what is written.
+    # The number of files and of processes does not affect the data.
     del recorded["records_per_shard"], recorded["processes"]
     if settings.splits is not None:
         recorded["splits"] = list(settings.splits)
     if vocabulary_hash is not None:
-        # None, so that they never differ.
+        # They have no effect with a given vocabulary, so they must not count as a difference.
         recorded.update(dict.fromkeys(_VOCABULARY_TRAINING))
     return recorded
 
 
 def difference(manifest: Manifest, task: TaskConfig, settings: PrepareSettings | None = None) -> str:
-    """Says in what a prepared set is not the one that is asked for.
+    """Compares an existing prepared set with a requested one.
 
     Args:
-      manifest: of the set that is there.
-      task: the task it should hold.
-      settings: how it should have been prepared; None does not ask.
+      manifest: the manifest of the existing set.
+      task: the requested task.
+      settings: the requested settings; None does not compare settings.
 
     Returns:
       The first difference, e.g. 'prepared with num_pieces=900, now asked for 1000'; '' if there is none.
@@ -281,9 +285,9 @@ def difference(manifest: Manifest, task: TaskConfig, settings: PrepareSettings |
     stored, wanted = _comparable(manifest.task), _comparable(task)
     if settings is not None:
         vocabulary_hash = manifest.settings.get("vocabulary")
-        # A set written before a setting existed was made as the default of that setting has it.
+        # A manifest of an older version lacks newer settings; their defaults describe what that version did.
         stored |= _recorded(PrepareSettings(), vocabulary_hash) | manifest.settings
-        # A prepared set outlives its sources: a vocabulary file that has gone is no reason to stop.
+        # A prepared set contains its vocabulary, so the original file may have been deleted since.
         if settings.vocabulary is None or Path(settings.vocabulary).exists():
             wanted |= recorded_settings(settings)
         else:
@@ -301,5 +305,5 @@ def _comparable(task: TaskConfig) -> dict[str, Any]:
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options as JSON gives them back: tuples as lists."""
+    """Returns options as they are after a round trip through JSON, with tuples as lists."""
     return json.loads(json.dumps(dict(options)))

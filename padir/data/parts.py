@@ -1,11 +1,13 @@
-"""A split in parts, which processes write side by side and a preparation cut short leaves (no TensorFlow).
+"""Writes a split in parts, so that processes can work in parallel and an interrupted preparation can resume.
 
-Part i of a split holds what is kept of its pairs i·n to (i+1)·n - 1, n = `records_per_shard`, whoever writes it:
+This module does not import TensorFlow. With n = `records_per_shard`, part i holds the records of the pairs i * n to
+(i + 1) * n - 1 that are not left out. It consists of two files, e.g. for part 3 of the train split::
 
-    train-00003.array_record  its records; none if no pair is kept
-    train-00003.part.npz      written last: lengths int32 [records, 2] and what was left out; deleted with the last part
+    train-00003.array_record  its records; the file does not exist if all pairs are left out
+    train-00003.part.npz      written last: lengths, int32 [records, 2], and counts of pairs that were left out
 
-So a set does not depend on the number of processes, and what there is of one need not be written again.
+The .part.npz files are deleted when the set is complete. The parts do not depend on the number of processes. After an
+interruption only the missing parts are written.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from padir.data.records import ShardWriter, describe_split
 
 @dataclass(frozen=True)
 class Part:
-    """What one part came to.
+    """Describes one part.
 
     Attributes:
       lengths: int32 [records, 2], source and target length, EOS counted.
-      pairs: read of the source.
-      dropped, truncated, empty: of these, as in `SplitManifest`.
+      pairs: number of pairs that were read.
+      dropped, truncated, empty: how many of these pairs were dropped, truncated or empty, as in `SplitManifest`.
     """
 
     lengths: np.ndarray
@@ -39,7 +41,7 @@ class Part:
 
 
 class PartWriter:
-    """Writes one part; nothing of it is there before it is whole."""
+    """Writes one part. Its files do not exist before they are complete."""
 
     def __init__(self, directory: Path, split: str, index: int):
         self._directory, self._split, self._index = directory, split, index
@@ -52,7 +54,11 @@ class PartWriter:
         self._shard.write(source_ids, target_ids, source_text, target_text)
 
     def close(self, *, pairs: int, dropped: int, truncated: int, empty: int) -> None:
-        """Makes the part appear; counts as in `Part`."""
+        """Finishes the part.
+
+        Args:
+          pairs, dropped, truncated, empty: counts, as in `Part`.
+        """
         lengths = np.zeros((0, 2), np.int32) if self._shard is None else self._shard.close()
         path = part_path(self._directory, self._split, self._index)
         temporary = path.with_name(f"{path.name}.tmp")
@@ -63,7 +69,7 @@ class PartWriter:
 
 
 def part_path(directory: Path, split: str, index: int) -> Path:
-    """The file that says that a part is whole."""
+    """The file that marks a part as complete."""
     return directory / f"{split}-{index:05d}.part.npz"
 
 
@@ -78,13 +84,13 @@ def _load(path: Path) -> Part:
 
 
 def assemble(directory: Path, split: str, count: int, *, skipped: int) -> SplitManifest:
-    """Describes a split of `count` parts, all of them whole, and writes its table of lengths.
+    """Writes the length table of a split whose parts are all complete, and describes the split.
 
     Args:
-      directory: where they are.
-      split: of what.
-      count: how many.
-      skipped: pairs that the source left out by itself.
+      directory: the folder of the parts.
+      split: name of the split.
+      count: number of parts.
+      skipped: empty pairs that the task itself skipped.
     """
     parts = [_load(part_path(directory, split, index)) for index in range(count)]
     shards = [(_shard_name(split, index), len(part.lengths)) for index, part in enumerate(parts) if len(part.lengths)]
@@ -100,13 +106,20 @@ def assemble(directory: Path, split: str, count: int, *, skipped: int) -> SplitM
 
 
 def remove_parts(directory: Path, split: str) -> None:
-    """Deletes the files that say which parts are whole, once the set is."""
+    """Deletes the .part.npz files of a split."""
     for path in directory.glob(f"{split}-[0-9][0-9][0-9][0-9][0-9].part.npz*"):
         path.unlink()
 
 
 def end_with(parent: int) -> None:
-    """Ends this process soon after its parent: whoever prepares next must not find it writing there."""
+    """Waits until the parent process has ended, then ends this process. Does not return.
+
+    Run it in a thread of each worker. Otherwise a worker could outlive a killed preparation and write into the folder
+    while the next preparation works there.
+
+    Args:
+      parent: process id of the parent.
+    """
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

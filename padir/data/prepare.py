@@ -1,7 +1,7 @@
-"""Runs a Seqio task once and writes it as ArrayRecord (the only module of padir that imports TensorFlow).
+"""Runs a Seqio task once and writes the result as ArrayRecord files.
 
-Everything after this reads `padir.data.records`. Import it in a process of its own: TensorFlow then
-never meets the accelerator that training holds.
+This module imports TensorFlow. Import it only in a child process (see `padir.data.prepare_process`), so that TensorFlow
+never uses the accelerator of the process that trains. Everything else reads the result with `padir.data.records`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, Prepar
 from padir.data.sources import NextPairs, sample
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.atomic import make_folder
 from padir.files.checksums import file_hash
 from padir.progress import announce, progress
 from padir.types import EOS_ID
@@ -40,7 +41,7 @@ from padir.types import EOS_ID
 
 @contextlib.contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Hides what native code writes to standard error; Python exceptions pass."""
+    """Suppresses standard error, including output of native code. Python exceptions pass through."""
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "w") as nowhere:
@@ -52,7 +53,7 @@ def _silent_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-# TensorFlow prints a page about the machine while it loads, whatever its log level.
+# TensorFlow prints messages about the machine while it loads, whatever its log level.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 with _silent_stderr():
     import tensorflow as tf
@@ -60,30 +61,30 @@ with _silent_stderr():
     import tasks
 
 LOCK_NAME = ".lock"
-# What has begun, until it is finished.
+# Describes a preparation that has begun; deleted when it is complete.
 BEGUN_NAME = "unfinished.json"
 _EXAMPLES_PER_READ = 1024
 
 
 def prepare(task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSettings) -> Manifest:
-    """Prepares a task: vocabulary, ArrayRecord shards, length tables, and last of all the manifest.
+    """Prepares a task: writes vocabulary, ArrayRecord shards and length tables, and finally the manifest.
 
-    A folder without a manifest is a preparation that was cut short: one with the same settings, of the same files, goes
-    on with the vocabulary and the parts that are whole; another is done anew. A finished one is left as it is if it was
-    made with the same settings from the same files. Of several processes that prepare one folder at a time, the first
-    does the work and the others wait for it.
+    A folder without a manifest holds an interrupted preparation. If it had the same settings and source files, its
+    vocabulary and complete parts are reused; otherwise preparation starts from scratch. A complete set with the same
+    settings and source files is left unchanged. If several processes prepare the same folder at the same time, the
+    first one does the work and the others wait.
 
     Args:
-      task: which task.
-      output_dir: folder to write.
+      task: the task to prepare.
+      output_dir: the folder to write.
       settings: vocabulary, length limits, splits.
 
     Raises:
-      PadirError: unknown module, option or split; unusable text (names file and line); a folder prepared
-        with other settings (names the first that differs).
+      PadirError: the module, an option or a split is unknown; a text is unusable (the message gives file and line);
+        or the folder was prepared with other settings (the message gives the first difference).
     """
     directory = Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     with _locked(directory):
         if (directory / MANIFEST_NAME).exists():
             manifest = Manifest.load(directory)
@@ -94,28 +95,29 @@ def prepare(task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSe
 
 
 def train_vocabulary(task: TaskConfig, output: str | os.PathLike, settings: PrepareSettings) -> Vocabulary:
-    """Trains a SentencePiece model on both sides of a task's training text, as `prepare` does where none is given.
+    """Trains a SentencePiece model on both sides of a task's train split, as `prepare` does without a vocabulary.
 
     Args:
-      task: whose train split.
+      task: the task.
       output: the model file to write.
-      settings: those of the vocabulary; length limits and splits play no part.
+      settings: the settings of the vocabulary; length limits and splits have no effect.
 
     Returns:
       The vocabulary.
 
     Raises:
-      PadirError: there is such a file already; a vocabulary is given in the settings; unknown module or option;
-        unusable text; more or fewer pieces than the text supports.
+      PadirError: the file exists already; the settings name an existing vocabulary; the module or an option is unknown;
+        a text is unusable; or the text does not support the number of pieces.
     """
     path = Path(output)
     if path.exists():
         raise PadirError(f"{path}: exists already; choose another output or delete it")
     if settings.vocabulary is not None:
         raise PadirError(
-            f"PrepareSettings.vocabulary names a vocabulary, {settings.vocabulary!r}; to train one, leave it at None"
+            f"PrepareSettings.vocabulary names an existing vocabulary, {settings.vocabulary!r}; set it to None to "
+            "train one"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     seen, used = _train_vocabulary(_register(task, path), path, settings)
     trained = Vocabulary.load(path)
     print(
@@ -126,7 +128,7 @@ def train_vocabulary(task: TaskConfig, output: str | os.PathLike, settings: Prep
 
 
 def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> Manifest:
-    """Does the work of `prepare`, in a folder that holds nothing finished; what is whole of an earlier start stays."""
+    """Does the work of `prepare` in a folder without a complete set; reuses what it can of an interrupted one."""
     _hide_accelerators()
     recorded = manifest_lib.recorded_settings(settings)
     task = dataclasses.replace(task, options=manifest_lib.plain(task.options))
@@ -169,13 +171,13 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
 
 
 def _hide_accelerators() -> None:
-    # RuntimeError: TensorFlow is in use already and has its devices.
+    # RuntimeError: TensorFlow has already initialised its devices.
     with _silent_stderr(), contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
 
 
 def _goes_on(directory: Path, begun: dict[str, Any]) -> bool:
-    """Whether the folder holds the beginning of the same preparation, with its vocabulary whole."""
+    """Whether the folder holds an interrupted run of the same preparation, with an intact vocabulary."""
     try:
         stored = json.loads((directory / BEGUN_NAME).read_text(encoding="utf-8"))
         vocabulary_hash = stored.pop("vocabulary_hash")
@@ -185,7 +187,7 @@ def _goes_on(directory: Path, begun: dict[str, Any]) -> bool:
 
 
 def _remove_unfinished(directory: Path, registered: tasks.TranslationTask) -> None:
-    """Deletes what another preparation left that was cut short: there may be more of it than this one writes."""
+    """Deletes the files of another, interrupted preparation; it may have had more files than this one."""
     (directory / BEGUN_NAME).unlink(missing_ok=True)
     for split in registered.pairs:
         parts.remove_parts(directory, split)
@@ -195,7 +197,7 @@ def _remove_unfinished(directory: Path, registered: tasks.TranslationTask) -> No
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Lets one process at a time work in the folder; the lock falls when its holder ends, however it ends."""
+    """Lets one process at a time work in the folder. The lock is released when its holder ends, even if killed."""
     with open(directory / LOCK_NAME, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -206,7 +208,7 @@ def _check_same(directory: Path, manifest: Manifest, task: TaskConfig, settings:
     if found := manifest_lib.difference(manifest, task, settings):
         raise PadirError(f"{directory}: {found}; {remedy}")
     for path, found in manifest.source_files.items():
-        # Prepared data outlives its sources: files that are gone or elsewhere are no reason to stop.
+        # A prepared set does not need its source files, so they may have been moved or deleted since.
         if Path(path).is_file() and file_hash(path) != found:
             raise PadirError(f"{directory}: {path} has changed since it was prepared; {remedy}")
 
@@ -216,7 +218,7 @@ def _register(task: TaskConfig, vocabulary_path: Path) -> tasks.TranslationTask:
         module = importlib.import_module(task.module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{task.module}.".startswith(f"{error.name}."):
-            raise  # The module is there; something it imports is not.
+            raise  # The module exists but cannot import something it needs; the traceback shows what.
         known = ", ".join(f"tasks.{found.name}" for found in pkgutil.iter_modules(tasks.__path__))
         raise PadirError(f"task {task.name}: no module {task.module!r}; padir comes with {known}") from error
     if not hasattr(module, "register"):
@@ -241,7 +243,7 @@ def _choose_splits(task: TaskConfig, registered: tasks.TranslationTask, splits: 
 
 
 def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: PrepareSettings) -> tuple[int, int]:
-    """Writes the model; returns how many sentences there were and how many it learnt from."""
+    """Trains and writes the model; returns the number of sentences and how many of them were used."""
     if "train" not in registered.pairs:
         raise PadirError("vocabulary: the task has no train split to learn pieces from; give an existing vocabulary")
     pairs = registered.pairs["train"]
@@ -262,7 +264,7 @@ def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: P
 
 
 def _workers(processes: int) -> contextlib.AbstractContextManager[ProcessPoolExecutor | None]:
-    """Processes beside this one, started anew since TensorFlow does not survive a fork; None if it works alone."""
+    """A pool of spawned workers (TensorFlow does not survive a fork), or None if this process works alone."""
     if processes == 1:
         return contextlib.nullcontext()
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
@@ -276,13 +278,13 @@ def _write_split(
     settings: PrepareSettings,
     pool: ProcessPoolExecutor | None,
 ) -> SplitManifest:
-    """Writes those parts of a split that are not there yet, and puts it together."""
+    """Writes the missing parts of a split and assembles it."""
     if pool is None:
         count, skipped = _write_parts(registered, split, directory, settings, 0, 1)
     else:
         shared = task, split, directory, settings
         found = [pool.submit(_write_parts_of_worker, *shared, worker) for worker in range(settings.processes)]
-        # All read the same, so all count the same.
+        # Every worker reads the whole text, so all return the same counts.
         count, skipped = [future.result() for future in found][0]
     manifest = parts.assemble(directory, split, count, skipped=skipped)
     if not manifest.num_examples:
@@ -294,7 +296,7 @@ def _write_split(
 def _write_parts_of_worker(
     task: TaskConfig, split: str, directory: Path, settings: PrepareSettings, worker: int
 ) -> tuple[int, int]:
-    """`_write_parts` of one of several processes."""
+    """Runs `_write_parts` in one of several worker processes."""
     threading.Thread(target=parts.end_with, args=(os.getppid(),), daemon=True).start()
     _hide_accelerators()
     registered = _register(task, directory / VOCABULARY_NAME)
@@ -309,10 +311,10 @@ def _write_parts(
     worker: int,
     workers: int,
 ) -> tuple[int, int]:
-    """Writes every `workers`-th part, from number `worker` on, that is not there; reads all text, in order.
+    """Writes every `workers`-th part, starting with number `worker`, unless it exists already. Reads the whole text.
 
     Returns:
-      (parts of the split, pairs that the source has skipped).
+      (number of parts of the split, number of empty pairs that the task skipped).
     """
     source = registered.pairs[split]
     rows = iter(source)
@@ -342,7 +344,7 @@ def _write_part(
     index: int,
     bar: Any,
 ) -> None:
-    """Writes what is kept of the pairs that follow as one part."""
+    """Writes the next pairs, without those that are left out, as one part."""
     limits = settings.max_source_length, settings.max_target_length
     drops = split == "train" and settings.over_long == "drop"
     dropped = truncated = empty = 0
@@ -350,7 +352,7 @@ def _write_part(
     for source_ids, target_ids, source_text, target_text in _examples(registered, split):
         bar.update(1)
         if min(len(source_ids), len(target_ids)) == 1:
-            # Nothing but EOS: SentencePiece normalises the text (a zero-width space, say) to nothing.
+            # Only EOS: SentencePiece normalises a text such as a zero-width space to nothing.
             empty += 1
             continue
         if len(source_ids) > limits[0] or len(target_ids) > limits[1]:
@@ -364,12 +366,12 @@ def _write_part(
 
 
 def _cut(ids: np.ndarray, length: int) -> np.ndarray:
-    """Cuts to `length` tokens of which the last is EOS."""
+    """Cuts ids to at most `length` tokens, with EOS as the last one."""
     return ids if len(ids) <= length else np.append(ids[: length - 1], EOS_ID)
 
 
 def _examples(registered: tasks.TranslationTask, split: str) -> Iterator[tuple[np.ndarray, np.ndarray, bytes, bytes]]:
-    """Yields (source ids, target ids, source text, target text) of the Seqio task, in the order of its source."""
+    """Yields (source ids, target ids, source text, target text) of the Seqio task, in the order of its files."""
     dataset = registered.task.get_dataset(split=split, sequence_length=None, shuffle=False)
     dataset = dataset.ragged_batch(_EXAMPLES_PER_READ).prefetch(tf.data.AUTOTUNE)
     try:
@@ -388,5 +390,5 @@ def _examples(registered: tasks.TranslationTask, split: str) -> Iterator[tuple[n
 
 
 def _rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
-    """Returns the rows of a ragged [n, None] as arrays."""
+    """Returns the rows of a ragged tensor [n, None] as arrays."""
     return np.split(ragged.values.numpy(), ragged.row_splits.numpy()[1:-1])

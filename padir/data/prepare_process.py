@@ -1,6 +1,6 @@
-"""Runs `padir.data.prepare` in a process of its own (no TensorFlow in the caller's).
+"""Runs `padir.data.prepare` in a child process, so that the calling process does not import TensorFlow.
 
-TensorFlow would otherwise claim memory, and on some machines the accelerator, of the process that trains.
+TensorFlow would otherwise take memory, and on some machines the accelerator, from the process that trains.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from padir.runtime.child_process import call_in_process, serve
 def prepare_in_process(
     task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSettings | None = None
 ) -> Manifest:
-    """Prepares `task` into `output_dir`; arguments, result and errors as for `padir.data.prepare.prepare`.
+    """Prepares a task in a child process; arguments and result are those of `padir.data.prepare.prepare`.
 
-    Prints what each split came to hold, and how many pairs were left out or cut.
+    Prints the size of each split and how many pairs were left out or truncated.
 
     Raises:
-      PadirError: what the child found wrong, or that the `data` extra is not installed.
+      PadirError: as for `padir.data.prepare.prepare`, or the `data` extra is not installed.
     """
     _run("prepare", task, output_dir, settings)
     manifest = Manifest.load(output_dir)
@@ -35,17 +35,17 @@ def prepare_in_process(
 def train_vocabulary_in_process(
     task: TaskConfig, output: str | os.PathLike, settings: PrepareSettings | None = None
 ) -> Vocabulary:
-    """Trains a vocabulary; arguments, result and errors as for `padir.data.prepare.train_vocabulary`.
+    """Trains a vocabulary in a child process, with the arguments and result of `padir.data.prepare.train_vocabulary`.
 
     Raises:
-      PadirError: what the child found wrong, or that the `data` extra is not installed.
+      PadirError: as for `padir.data.prepare.train_vocabulary`, or the `data` extra is not installed.
     """
     _run("train_vocabulary", task, output, settings)
     return Vocabulary.load(output)
 
 
 def _run(function: str, task: TaskConfig, output: str | os.PathLike, settings: PrepareSettings | None) -> None:
-    """Calls a function of `padir.data.prepare` in the child, and passes its error on."""
+    """Calls a function of `padir.data.prepare` in a child process and raises its error in this one."""
     request = {
         "function": function,
         "task": {**dataclasses.asdict(task), "options": dict(task.options)},

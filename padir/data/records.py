@@ -1,17 +1,17 @@
-"""Prepared data sets: what `padir prepare` writes and everything else reads (no TensorFlow).
+"""Reads and writes prepared data sets, which `padir prepare` makes (no TensorFlow).
 
-A prepared set is one folder:
+A prepared set is a folder with these files::
 
-    manifest.json                 written last: a folder without it is an unfinished preparation
-    vocabulary.model              the SentencePiece model the ids below belong to
-    train-00000.array_record ...  one record an example, see `encode_record`
+    manifest.json                 written last: a folder without it holds an incomplete preparation
+    vocabulary.model              the SentencePiece model of the ids below
+    train-00000.array_record ...  one record per example; see `encode_record`
     train.lengths.npy             int32 [num_examples, 2]: source and target length, EOS counted
 
-Records hold noise-free ids and the text they came from, for instance
+A record holds ids without noise and the text that they come from, e.g.::
 
-    source_ids  uint16/uint32 [source_length]   [431, 87, 1290, 1]    ends in EOS (1), no padding
-    target_ids  uint16/uint32 [target_length]   [52, 1811, 9, 604, 1] ends in EOS (1), no padding
-    source_text, target_text                    UTF-8, never cut even where the ids were truncated
+    source_ids  uint16/uint32 [source_length]   [431, 87, 1290, 1]    EOS (1) last, no padding
+    target_ids  uint16/uint32 [target_length]   [52, 1811, 9, 604, 1] EOS (1) last, no padding
+    source_text, target_text                    UTF-8; never truncated, even if the ids are
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from padir.errors import PadirError
 
 HISTOGRAM_WIDTH = 8
 
-# group_size:1 makes every record its own compressed chunk: random access then decodes nothing else.
+# group_size:1 compresses every record separately, so that random access decompresses nothing else.
 WRITER_OPTIONS = "group_size:1,snappy"
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
-# Bytes an id takes, number of source ids, of target ids, of UTF-8 bytes of the source text.
+# Bytes per id, number of source ids, number of target ids, number of UTF-8 bytes of the source text.
 _HEADER = struct.Struct("<BIII")
 _ID_DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
@@ -48,8 +48,8 @@ class Example(NamedTuple):
     Attributes:
       source_ids: int array [source_length], EOS last.
       target_ids: int array [target_length], EOS last.
-      source_text: the source as it was read.
-      target_text: the reference as it was read.
+      source_text: the source, as it was read.
+      target_text: the reference, as it was read.
     """
 
     source_ids: np.ndarray
@@ -59,7 +59,13 @@ class Example(NamedTuple):
 
 
 def encode_record(source_ids: np.ndarray, target_ids: np.ndarray, source_text: bytes, target_text: bytes) -> bytes:
-    """Packs one example: 13 byte header, ids (2 bytes each while they fit, else 4), UTF-8 of both texts."""
+    """Packs one example into bytes: a header of 13 bytes, the ids, and both texts in UTF-8.
+
+    Args:
+      source_ids: int array [source_length], EOS last. Ids take 2 bytes each if all of them fit, else 4.
+      target_ids: int array [target_length], EOS last.
+      source_text, target_text: UTF-8.
+    """
     width = 2 if max(source_ids.max(), target_ids.max()) < 1 << 16 else 4
     dtype = _ID_DTYPES[width]
     return b"".join(
@@ -74,14 +80,14 @@ def encode_record(source_ids: np.ndarray, target_ids: np.ndarray, source_text: b
 
 
 def decode_ids(record: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the source and target ids of a record as views of its bytes; the texts stay untouched."""
+    """Returns the source and target ids of a record as views of its bytes. Does not decode the texts."""
     width, num_source, num_target, _ = _HEADER.unpack_from(record)
     ids = np.frombuffer(record, _ID_DTYPES[width], num_source + num_target, _HEADER.size)
     return ids[:num_source], ids[num_source:]
 
 
 def decode_record(record: bytes) -> Example:
-    """Inverse of `encode_record`."""
+    """Unpacks an example; the inverse of `encode_record`."""
     source_ids, target_ids = decode_ids(record)
     source_bytes = _HEADER.unpack_from(record)[3]
     text = _HEADER.size + source_ids.nbytes + target_ids.nbytes
@@ -90,9 +96,9 @@ def decode_record(record: bytes) -> Example:
 
 
 class ShardWriter:
-    """Writes one shard, which appears only when it is whole.
+    """Writes one shard. The file does not exist before it is complete.
 
-    Its methods raise PadirError, naming file and cause, where it cannot be written (a full disk).
+    All methods raise PadirError, with file and cause, if the shard cannot be written, e.g. because the disk is full.
     """
 
     def __init__(self, path: Path):
@@ -113,7 +119,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """ArrayRecord's errors as ours; it reports a file that cannot be opened with the first write, or later."""
+        """Turns ArrayRecord's errors into PadirError. ArrayRecord may report a failed open only when writing."""
         try:
             yield
         except RuntimeError as error:
@@ -121,7 +127,7 @@ class ShardWriter:
             raise PadirError(f"{self._path}: cannot be written ({what})") from error
 
     def close(self) -> np.ndarray:
-        """Makes the shard appear; returns its lengths, int32 [records, 2]."""
+        """Finishes the shard and returns its lengths, int32 [records, 2]."""
         with self._errors():
             self._writer.close()
         os.replace(self._temporary, self._path)
@@ -129,9 +135,9 @@ class ShardWriter:
 
 
 class SplitWriter:
-    """Writes the shards and the length table of one split; each file appears only when it is whole.
+    """Writes the shards and the length table of one split. No file exists before it is complete.
 
-    Raises as `ShardWriter` does.
+    Raises the same errors as `ShardWriter`.
     """
 
     def __init__(self, directory: Path, name: str, records_per_shard: int):
@@ -155,7 +161,7 @@ class SplitWriter:
         self._shard = None
 
     def close(self, *, dropped: int, truncated: int, skipped_empty: int) -> SplitManifest:
-        """Finishes the last shard and the length table, and returns their description."""
+        """Finishes the last shard, writes the length table and describes the split; counts as in `SplitManifest`."""
         if self._shard is not None:
             self._finish_shard()
         counts = {"dropped": dropped, "truncated": truncated, "skipped_empty": skipped_empty}
@@ -172,7 +178,15 @@ def describe_split(
     truncated: int,
     skipped_empty: int,
 ) -> SplitManifest:
-    """Writes the length table of a split, int32 [records, 2], and describes what it holds; see `SplitManifest`."""
+    """Writes the length table of a split and describes the split.
+
+    Args:
+      directory: the folder of the split.
+      name: name of the split.
+      shards: (file name, number of records) of each shard, in order.
+      lengths: int32 [records, 2], source and target length, EOS counted.
+      dropped, truncated, skipped_empty: counts of pairs, as in `SplitManifest`.
+    """
     path = directory / lengths_name(name)
     with open(f"{path}.tmp", "wb") as file:
         np.save(file, lengths)
@@ -205,7 +219,7 @@ class PreparedSplit:
 
     Attributes:
       name: 'train', 'validation' or 'test'.
-      manifest: what the split holds.
+      manifest: description of the split.
       lengths: int32 [num_examples, 2], source and target length, EOS counted.
     """
 
@@ -219,11 +233,11 @@ class PreparedSplit:
         if self.lengths.shape != (manifest.num_examples, 2):
             raise _damaged(directory / lengths_name(name), f"{len(self.lengths)} rows, not {manifest.num_examples}")
         self._first = np.cumsum([0, *(count for _, count in manifest.shards)])
-        # Opened here and not with the first read: loader threads then share one reader a shard without a lock.
+        # Opened here and not at the first read, so that loader threads share one reader per shard without a lock.
         self._readers = self._open_shards()
 
     def _open_shards(self) -> list[Any]:
-        """One reader a shard; a missing, cut or exchanged file is found here."""
+        """Opens one reader per shard; detects missing, truncated and replaced files."""
         readers = []
         for name, count in self.manifest.shards:
             path = self._directory / name
@@ -245,7 +259,7 @@ class PreparedSplit:
         return self.read([range(len(self))[index]])[0]
 
     def read_records(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
-        """Returns the raw records of `indices` (int [n], each in 0..len-1), in their order."""
+        """Returns the raw records at `indices` (int [n], each in 0..len-1), in the same order."""
         indices = np.asarray(indices, np.int64)
         if len(self._readers) == 1:
             return self._readers[0].read(indices.tolist()) if len(indices) else []
@@ -259,7 +273,7 @@ class PreparedSplit:
         return records
 
     def read(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
-        """Returns the examples of `indices` (int [n], each in 0..len-1), in their order, in one batch read."""
+        """Returns the examples at `indices` (int [n], each in 0..len-1), in the same order, with one batch read."""
         return [decode_record(record) for record in self.read_records(indices)]
 
 
@@ -280,14 +294,14 @@ class PreparedSet:
 
     @classmethod
     def open(cls, directory: str | os.PathLike) -> PreparedSet:
-        """Opens a prepared set; see `Manifest.load` for what can be wrong with it."""
+        """Opens a prepared set; raises the errors of `Manifest.load`."""
         return cls(Path(directory), Manifest.load(directory))
 
     def vocabulary(self) -> Vocabulary:
         """Loads the set's vocabulary.
 
         Raises:
-          PadirError: the file is not the one the data was prepared with; names both hashes.
+          PadirError: the data was prepared with another vocabulary; the message gives both hashes.
         """
         vocabulary = Vocabulary.load(self.directory / VOCABULARY_NAME)
         if vocabulary.hash != self.manifest.vocabulary_hash:
@@ -301,7 +315,7 @@ class PreparedSet:
         """Opens one split.
 
         Raises:
-          PadirError: the set has no such split (names those it has), or a file of it is damaged.
+          PadirError: the set has no such split (the message lists its splits), or a file of the split is damaged.
         """
         if name not in self.manifest.splits:
             raise PadirError(f"{self.directory}: no split {name!r}; it has {', '.join(self.manifest.splits)}")

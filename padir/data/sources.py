@@ -1,4 +1,4 @@
-"""Reading sentence pairs from text files, with errors that name file and line (no TensorFlow)."""
+"""Reads sentence pairs from text files; error messages give file and line (no TensorFlow)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORMATS = ("lines", "tsv", "jsonl")
 
 
 class Pairs(abc.ABC):
-    """The (source, target) sentence pairs of one split; each iteration reads them anew.
+    """The (source, target) sentence pairs of one split; each iteration reads them again.
 
     Attributes:
-      skipped: pairs left out by the latest full iteration because a side was empty.
-      total: pairs that an iteration yields, where that is known: from the start, or once one has ended.
+      skipped: number of pairs that the latest complete iteration left out because a side was empty.
+      total: number of pairs that an iteration yields; None if it is not known before the first iteration has ended.
     """
 
     skipped: int = 0
@@ -32,26 +32,26 @@ class Pairs(abc.ABC):
 
 
 class NextPairs(Pairs):
-    """The next so many of pairs that are being read.
+    """The next `count` pairs of an iterator.
 
     Attributes:
-      read: how many there were.
+      read: number of pairs read so far.
     """
 
     def __init__(self, rows: Iterator[tuple[str, str]], count: int):
         self._rows, self._count, self.read = rows, count, 0
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yields (source, target); can be done once."""
+        """Yields (source, target). Works only once."""
         for pair in itertools.islice(self._rows, self._count):
             self.read += 1
             yield pair
 
 
 class TextPairs(Pairs):
-    """Sentence pairs of plain or gzip-compressed UTF-8 files; nothing is held in memory.
+    """Sentence pairs from plain or gzip-compressed UTF-8 files, which are not held in memory.
 
-    Surrounding white space and a byte order mark are removed; the text is otherwise untouched.
+    Surrounding white space and a byte order mark are removed. The text is otherwise unchanged.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class TextPairs(Pairs):
         skip_empty: bool = False,
         limit: int | None = None,
     ):
-        """Checks that the files are there; reads nothing yet.
+        """Checks that the files exist, without reading them.
 
         Args:
-          paths: two line-aligned files for 'lines' (source, target), one file otherwise.
+          paths: two line-aligned files (source, target) for 'lines', one file otherwise.
           format: one of FORMATS.
-          fields: 'tsv': two column numbers from 0, or two names found in the first row; 'jsonl': two keys.
-            Not looked at for 'lines'.
-          skip_empty: leave out and count pairs with an empty side, instead of raising.
-          limit: read only so many pairs.
+          fields: source and target field. For 'tsv' two column numbers from 0, or two names in the header row; for
+            'jsonl' two keys. Has no effect for 'lines'.
+          skip_empty: whether to skip and count pairs with an empty side instead of raising an error.
+          limit: maximum number of pairs to read; None reads all.
 
         Raises:
           PadirError: a file does not exist.
@@ -86,7 +86,8 @@ class TextPairs(Pairs):
         """Yields (source, target).
 
         Raises:
-          PadirError: names file and line of invalid UTF-8, an empty side, a bad row, or unequal line counts.
+          PadirError: invalid UTF-8, an empty side or a malformed row, with file and line; or the files have different
+            numbers of lines.
         """
         readers = {"lines": self._aligned, "tsv": self._tsv, "jsonl": self._jsonl}
         self.skipped = total = 0
@@ -103,7 +104,7 @@ class TextPairs(Pairs):
             elif self.skip_empty:
                 self.skipped += 1
             else:
-                # Of one file both sides come from the same line, of two the empty one is to blame.
+                # With two files, the message names the one with the empty line.
                 path = self.paths[-1] if pair[0] else self.paths[0]
                 side = "target" if pair[0] else "source"
                 raise PadirError(f"{path}:{number}: empty {side}; remove the pair or set skip_empty=True")
@@ -160,10 +161,12 @@ class TextPairs(Pairs):
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, text without its line end) of a UTF-8 file, decompressed if it ends in .gz.
+    """Yields (line number from 1, text without line end) for each line of a UTF-8 file.
+
+    A file whose name ends in .gz is decompressed.
 
     Raises:
-      PadirError: names file and line of invalid UTF-8, or the file if it cannot be read.
+      PadirError: the file cannot be read or contains invalid UTF-8; the message gives file and line.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     number = 0
@@ -179,9 +182,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def sample(sentences: Iterable[str], size: int, *, seed: int = 0) -> list[str]:
-    """Returns a uniform sample (reservoir sampling, Vitter 1985, algorithm R) of at most `size` sentences.
+    """Returns a uniform sample of at most `size` sentences (reservoir sampling, Vitter 1985, algorithm R).
 
-    The stream is read once, and only the sample is held; the same stream gives the same sample.
+    The stream is read once, and only the sample is held in memory. The same stream and seed give the same sample.
     """
     rng = random.Random(seed)
     kept: list[str] = []

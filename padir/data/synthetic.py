@@ -1,22 +1,22 @@
-"""The embedded language pair: English-like sources, German-like targets, and an exact checker.
+"""The synthetic language pair: English-like sources, German-like targets, and an exact validity checker.
 
-A sentence is an abstract tree (`Sentence`). The English side writes a tree in exactly one way, and no two trees alike,
-so a source string determines its tree; the German side writes it in one of several ways, each a `_Plan`:
+A sentence is an abstract tree (`Sentence`). English has exactly one way of writing each tree and writes no two trees
+alike, so a source text determines its tree. German has several ways, which differ in the following (see `_Plan`):
 
-- register: every word with an everyday and a formal translation takes the same one throughout the sentence;
-- Vorfeld: the constituent before the finite verb of a main clause is the subject, the time adverbial, the place
-  adverbial, or a whole `weil` / `wenn` / `obwohl` clause, and everything else moves behind the verb;
-- in a subordinate clause the time adverbial stands after the subject or, if that is no pronoun, before it.
+- Register: words with an everyday and a formal translation all take the same register within a sentence.
+- Vorfeld: one constituent comes before the finite verb of a main clause, and all others follow the verb. It is the
+  subject, the time adverbial, the place adverbial, or a whole `weil` / `wenn` / `obwohl` clause.
+- In a subordinate clause the time adverbial follows the subject, or precedes it unless the subject is a pronoun.
 
-The canonical way is the everyday register with whatever comes first in English in the Vorfeld. All other order is
-fixed: subject, time, dative, accusative, manner, place, then prefix, infinitive or participle.
+The canonical way has the everyday register, and the Vorfeld is whatever comes first in English. The rest has a fixed
+order: subject, time, dative, accusative, manner, place, then prefix, infinitive or participle. For example::
 
-    source     "the man who calls Anna can open a new door today because she works."
-    canonical  "der Mann, der Anna anruft, kann heute eine neue Tür aufmachen, weil sie arbeitet."
-    as valid   "da sie arbeitet, kann der Mann, der mit Anna telefoniert, heute eine neue Tür öffnen."
+    source      "the man who calls Anna can open a new door today because she works."
+    canonical   "der Mann, der Anna anruft, kann heute eine neue Tür aufmachen, weil sie arbeitet."
+    also valid  "da sie arbeitet, kann der Mann, der mit Anna telefoniert, heute eine neue Tür öffnen."
 
-Commas and the final stop are glued to the word before them; only names and German nouns are capitalised. Generated
-sentences have 4 to 24 words on both sides, in every valid way, and never a word twice in a row: stutter is an error.
+No space precedes commas and the full stop. Only names and German nouns are capitalised. Generated sentences have 4 to
+24 words in both languages, and never the same word twice in a row. So if an output stutters, it is always an error.
 """
 
 import random
@@ -33,7 +33,7 @@ MIN_WORDS, MAX_WORDS = 4, 24
 
 
 class Clause(NamedTuple):
-    """A clause; `front` names the adverbial ("time" or "place") that English writes first, or is ""."""
+    """A clause; `front` is the adverbial ("time" or "place") that comes first in English, or ""."""
 
     subject: NounPhrase
     predicate: Predicate
@@ -44,7 +44,7 @@ class Clause(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """One clause, or two joined by `link`; with `swapped`, the subordinate `second` is written before `first`."""
+    """One clause, or two that `link` joins; if `swapped`, the subordinate `second` comes before `first`."""
 
     first: Clause
     link: str
@@ -53,7 +53,7 @@ class Sentence(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """One way of writing a sentence in German: register (0 or 1) and what leads each clause."""
+    """One way of writing a sentence in German: register (0 everyday, 1 formal) and what comes first in each clause."""
 
     register: int
     first: str
@@ -61,16 +61,16 @@ class _Plan(NamedTuple):
 
 
 def generate(count: int, *, seed: int | str, ambiguity: float, start: int = 0) -> Iterator[tuple[str, str]]:
-    """Yields `count` (source, target) pairs; pair i, counted from `start`, depends on `seed`, i and `ambiguity` only.
+    """Yields `count` (source, target) pairs. The pair with index i depends only on `seed`, i and `ambiguity`.
 
-    The source does not depend on `ambiguity`, and the same arguments give the same text on every Python and platform
-    (only `random.Random(str)` and `.random()` are used, whose sequences Python guarantees). Give each split its seed.
+    The source does not depend on `ambiguity`. The same arguments give the same text on every platform and version of
+    Python, which guarantees the sequence of `random.Random(str).random()`. Use a different seed for each split.
 
     Args:
-      count: how many pairs.
-      seed: names the stream.
-      ambiguity: probability, 0 to 1, that the target is drawn evenly from all valid ways instead of canonical.
-      start: index of the first pair, so that a stream can be made in parts.
+      count: number of pairs.
+      seed: identifies the stream of pairs.
+      ambiguity: probability, 0 to 1, of a target drawn uniformly from all valid ones instead of the canonical target.
+      start: index of the first pair, so that a stream can be generated in parts.
 
     Raises:
       PadirError: an option is out of range.
@@ -83,27 +83,27 @@ def generate(count: int, *, seed: int | str, ambiguity: float, start: int = 0) -
 
 
 def parse(source: str) -> Sentence:
-    """The one tree whose English is `source` (runs of white space count as one space).
+    """The tree of an English sentence (runs of white space count as one space).
 
     Raises:
       PadirError: `source` is not a sentence of the language.
     """
     text = " ".join(source.split())
     sentence = _Reader(text).sentence()
-    # The reader is lax about number, a/an, commas and the final stop; writing the tree again is not.
+    # The reader ignores errors in number, a/an, commas and the full stop; writing the tree again finds them.
     if (expected := _english(sentence)) != text:
-        raise PadirError(f"{text!r} is not a sentence of the embedded pair: it should read {expected!r}")
+        raise PadirError(f"{text!r} is not a sentence of the synthetic language pair: it should read {expected!r}")
     return sentence
 
 
 def translate(source: str) -> str:
-    """The canonical translation: what `generate` gives with `ambiguity=0`. Raises PadirError as `parse` does."""
+    """The canonical translation, as `generate` gives it with `ambiguity=0`. Raises the errors of `parse`."""
     sentence = parse(source)
     return _german(sentence, _plans(sentence)[0])
 
 
 def valid_translations(source: str) -> frozenset[str]:
-    """Every valid translation of `source`. Raises PadirError as `parse` does."""
+    """Every valid translation of `source`. Raises the errors of `parse`."""
     sentence = parse(source)
     return frozenset(_german(sentence, plan) for plan in _plans(sentence))
 
@@ -112,12 +112,12 @@ def is_valid(source: str, hypothesis: str) -> bool:
     """Whether `hypothesis` is one of the valid translations; runs of white space count as one space.
 
     Raises:
-      PadirError: `source` (never `hypothesis`) is not a sentence of the language.
+      PadirError: `source` is not a sentence of the language; an invalid `hypothesis` raises nothing.
     """
     return " ".join(hypothesis.split()) in valid_translations(source)
 
 
-# --- Sampling. Every draw is one rng.random(), the only method whose sequence Python promises to keep.
+# --- Sampling. Every draw is one rng.random(), the only method whose sequence Python guarantees.
 
 
 def _pair(stream: str, ambiguity: float) -> tuple[str, str]:
@@ -127,8 +127,8 @@ def _pair(stream: str, ambiguity: float) -> tuple[str, str]:
         source = _english(sentence)
         plans = _plans(sentence)
         canonical = _german(sentence, plans[0])
-        # Only the register changes the number of words, so the first and last plan speak for all of them; so they do
-        # for repeated words ("die Frau, die die Tür ..."), bar the names that _sample_clause keeps apart.
+        # Only the register changes the number of words and repeats ("die Frau, die die Tür ..."; _sample_clause takes
+        # care of names). So it is enough to check the first plan (everyday) and the last (formal).
         texts = [text.split() for text in (source, canonical, _german(sentence, plans[-1]))]
         if all(MIN_WORDS <= len(words) <= MAX_WORDS and not any(map(eq, words, words[1:])) for words in texts):
             break
@@ -167,7 +167,7 @@ def _sample_sentence(rng: random.Random) -> Sentence:
 def _sample_clause(rng: random.Random, verbs: Sequence[str], *, fronting: bool) -> Clause:
     subject = _sample_subject(rng)
     predicate = _sample_predicate(rng, verbs)
-    while not subject.determiner and subject in predicate:  # a name as its own object: "weil Anna Anna sieht"
+    while not subject.determiner and subject in predicate:  # The same name twice: "weil Anna Anna sieht".
         predicate = _sample_predicate(rng, verbs)
     manner = _pick(rng, tuple(lexicon.MANNERS)) if rng.random() < 0.15 else ""
     place = None
@@ -240,7 +240,7 @@ def _english_clause(clause: Clause) -> str:
 
 
 def _plans(sentence: Sentence) -> list[_Plan]:
-    """Every way of writing the sentence, the canonical one first; all of one register before the other's."""
+    """Every way of writing the sentence: the canonical one first, and everyday register before formal."""
     firsts = _main_leads(sentence.first)
     seconds = [""]
     if sentence.link in lexicon.SUBORDINATORS:
@@ -257,7 +257,7 @@ def _plans(sentence: Sentence) -> list[_Plan]:
 
 
 def _main_leads(clause: Clause) -> list[str]:
-    """What may stand before the finite verb of a main clause, the canonical choice first."""
+    """The constituents that may come before the finite verb of a main clause, the canonical choice first."""
     leads = ["subject"] + ["time"] * bool(clause.time) + ["place"] * bool(clause.place)
     return sorted(leads, key=lambda lead: lead != (clause.front or "subject"))
 
@@ -271,7 +271,7 @@ def _german(sentence: Sentence, plan: _Plan) -> str:
         word = "dass" if link == "that" else lexicon.SUBORDINATORS[link][register]
         second = f"{word} {_german_clause(sentence.second, plan.second, register, verb_final=True)}"
         text = f"{second}, {text}" if plan.first == "clause" else f"{text}, {second}"
-    # A relative clause brings its own closing comma, which may meet the sentence's.
+    # A relative clause ends in a comma, after which the sentence may have another comma or the full stop.
     return f"{text}.".replace(",,", ",").replace(",.", ".")
 
 
@@ -293,7 +293,7 @@ def _german_clause(clause: Clause, lead: str, register: int, *, verb_final: bool
 
 
 class _Reader:
-    """Reads one sentence, a word at a time; a comma is a word of its own."""
+    """Reads one sentence word by word; a comma counts as a word."""
 
     def __init__(self, text: str):
         self._text = text
@@ -331,7 +331,7 @@ class _Reader:
     def _fail(self, wanted: str) -> NoReturn:
         found = self._peek() or "the end"
         raise PadirError(
-            f"{self._text!r} is not a sentence of the embedded pair: "
+            f"{self._text!r} is not a sentence of the synthetic language pair: "
             f"expected {wanted} as word {self._next + 1}, found {found!r}"
         )
 

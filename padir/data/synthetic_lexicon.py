@@ -1,12 +1,12 @@
-"""Words and phrases of the embedded language pair: what each may become in German.
+"""Words and phrases of the synthetic language pair with their German translations.
 
-Every German entry is a pair `(everyday, formal)`. A whole sentence is in one register, so two words of one sentence
-never take different columns, however far apart they are; an entry without a formal counterpart repeats itself. The
-pairs differ in what makes that choice visible elsewhere: in gender (`das Auto` / `der Wagen`), in case (`hilft` with
-dative / `unterstützt` with accusative), in a separated prefix (`macht ... auf` / `öffnet`) or in nothing but the word.
+Every German entry is a pair `(everyday, formal)`. A sentence has one register, so all of its words, however far apart,
+take the same element of their pairs. An entry without a formal translation has the same word twice. The two
+translations may also differ in gender (`das Auto` / `der Wagen`), in the case of the object (`hilft` with dative /
+`unterstützt` with accusative) or in a separable prefix (`macht ... auf` / `öffnet`).
 
-To stay regular, nouns of the weak declension (der Junge, den Jungen) and verbs whose perfect takes `sein` are left
-out; the third person plural of every verb here equals its infinitive.
+To keep the language regular, it has no nouns of the weak declension (der Junge, den Jungen) and no verbs whose perfect
+takes `sein`. The third person plural of every verb equals its infinitive.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ CASES: tuple[Case, ...] = ("nominative", "accusative", "dative")
 
 @dataclass(frozen=True)
 class GermanNoun:
-    """One German noun; the singular has one form, the plural a second one for the dative."""
+    """One German noun. Its singular has a single form; its plural has a second form for the dative."""
 
     gender: Gender
     singular: str
@@ -30,7 +30,7 @@ class GermanNoun:
     dative_plural: str
 
     def form(self, case: Case, plural: bool) -> str:
-        """The noun as written in that case and number."""
+        """The form of the noun in this case and number."""
         if not plural:
             return self.singular
         return self.dative_plural if case == "dative" else self.plural
@@ -38,7 +38,7 @@ class GermanNoun:
 
 @dataclass(frozen=True)
 class Noun:
-    """An English noun with its (everyday, formal) German; `plural` is "" where only the singular is used."""
+    """An English noun with its (everyday, formal) German nouns; `plural` is "" if only the singular is used."""
 
     plural: str
     kind: Kind
@@ -47,9 +47,9 @@ class Noun:
 
 @dataclass(frozen=True)
 class GermanVerb:
-    """A German verb: third person singular and plural without the separable prefix, participle with it.
+    """A German verb. Singular and plural (third person) are without the separable prefix, the participle is with it.
 
-    `object_case` is the case of its object; `preposition` stands before that object where there is one.
+    `object_case` is the case of its object; `preposition`, unless empty, comes before the object.
     """
 
     prefix: str
@@ -61,13 +61,13 @@ class GermanVerb:
 
     @property
     def infinitive(self) -> str:
-        """The infinitive with its prefix, as a modal verb asks for it."""
+        """The infinitive with its prefix, as it follows a modal verb."""
         return self.prefix + self.plural
 
 
 @dataclass(frozen=True)
 class Verb:
-    """An English verb (its base form is the key) with its frame and its (everyday, formal) German."""
+    """An English verb, whose base form is its key in `VERBS`, with its frame and (everyday, formal) German verbs."""
 
     singular: str
     participle: str
@@ -76,13 +76,13 @@ class Verb:
 
 
 def _noun(plural: str, kind: Kind, *german: str) -> Noun:
-    """A table row; each German noun is 'gender singular plural dative-plural'."""
+    """An entry of `NOUNS`; each German noun is given as 'gender singular plural dative-plural'."""
     nouns = [GermanNoun(*entry.split()) for entry in german]
     return Noun(plural, kind, (nouns[0], nouns[-1]))
 
 
 def _verb(singular: str, participle: str, frame: Frame, *german: str) -> Verb:
-    """A table row; each German verb is '[prefix|]singular plural participle acc|dat|preposition'."""
+    """An entry of `VERBS`; each German verb is given as '[prefix|]singular plural participle acc|dat|preposition'."""
     verbs = []
     for entry in german:
         prefix, _, rest = entry.rpartition("|")
@@ -148,7 +148,7 @@ VERBS: dict[str, Verb] = {
     "think": _verb("thinks", "thought", "clause", "denkt denken gedacht acc", "meint meinen gemeint acc"),
 }
 
-# Which kinds of noun may be the object of a verb with that frame; names count as animate.
+# The kinds of noun that may be the object of a verb with this frame; names count as animate.
 OBJECT_KINDS: dict[Frame, tuple[Kind, ...]] = {
     "none": (),
     "any": ("animate", "thing", "openable"),
@@ -160,7 +160,7 @@ OBJECT_KINDS: dict[Frame, tuple[Kind, ...]] = {
 }
 
 NAMES = ("Anna", "Maria", "Peter")
-# German form and whether the verb is plural; a pronoun is only ever a subject.
+# German form, and whether the verb is plural; pronouns occur only as subjects.
 PRONOUNS: dict[str, tuple[str, bool]] = {
     "he": ("er", False),
     "she": ("sie", False),
@@ -211,7 +211,7 @@ SUBORDINATORS: dict[str, tuple[str, str]] = {
 COORDINATORS = {"and": " und ", "but": ", aber "}
 RELATIVE_PRONOUNS = {"m": "der", "f": "die", "n": "das", "p": "die"}
 
-# One column a gender, and "p" for the plural; rows in the order of CASES.
+# One column per gender, and "p" for the plural; rows in the order of CASES.
 _DEFINITE = {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"}
 _DEMONSTRATIVE = {"m": "er en em", "f": "e e er", "n": "es es em", "p": "e e en"}
 _INDEFINITE = {"m": "- en em", "f": "e e er", "n": "- - em", "p": "e e en"}
@@ -220,7 +220,7 @@ _MIXED = {"m": "er en en", "f": "e e en", "n": "es es en", "p": "en en en"}
 
 
 def _declension() -> dict[tuple[str, Case, str], tuple[str, str]]:
-    """(English determiner, case, column) -> (German determiner, ending of the adjectives after it)."""
+    """Maps (English determiner, case, column) to (German determiner, ending of the adjectives after it)."""
     stems = (
         ("the", "", _DEFINITE, _WEAK),
         ("this", "dies", _DEMONSTRATIVE, _WEAK),
@@ -245,7 +245,7 @@ PLURAL_DETERMINERS = ("the", "this", "my")
 
 
 def _source_words() -> frozenset[str]:
-    """Every English word form the grammar can write."""
+    """All English word forms that the grammar can produce."""
     words = {*DETERMINERS, "has", "to", "who", "that"}
     for table in (NAMES, PRONOUNS, ADJECTIVES, MANNERS, PREPOSITIONS, AUXILIARIES, SUBORDINATORS, COORDINATORS):
         words.update(table)
@@ -259,7 +259,7 @@ def _source_words() -> frozenset[str]:
 
 
 SOURCE_WORDS = _source_words()
-# What an inflected English form stands for: the verb; the noun and whether it is plural.
+# Inflected English forms: the base form of each verb form; the noun of each noun form, and whether it is plural.
 VERB_FORMS = {form: base for base, entry in VERBS.items() for form in (base, entry.singular, entry.participle)}
 NOUN_FORMS = {base: (base, False) for base in NOUNS} | {
     entry.plural: (base, True) for base, entry in NOUNS.items() if entry.plural
@@ -286,14 +286,19 @@ class Predicate(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place adverbial: English preposition and what follows it."""
+    """A place adverbial: an English preposition and the noun phrase after it."""
 
     preposition: str
     noun_phrase: NounPhrase
 
 
 def german_verb(predicate: Predicate, plural: bool, register: int) -> tuple[str, str, str]:
-    """The finite verb of a main clause, what ends that clause, and the verbs ending a subordinate clause."""
+    """The verbs of a clause in German, in third person.
+
+    Returns:
+      (finite verb of a main clause, the prefix, participle or infinitive that ends this main clause, all verbs at the
+      end of a subordinate clause).
+    """
     verb = VERBS[predicate.verb].german[register]
     if not predicate.auxiliary:
         finite = verb.plural if plural else verb.singular
@@ -304,7 +309,7 @@ def german_verb(predicate: Predicate, plural: bool, register: int) -> tuple[str,
 
 
 def german_objects(predicate: Predicate, register: int) -> str:
-    """Recipient and object, dative before accusative."""
+    """The objects in German: the recipient (dative) before the object."""
     if predicate.object is None:
         return ""
     verb = VERBS[predicate.verb].german[register]
@@ -315,13 +320,13 @@ def german_objects(predicate: Predicate, register: int) -> str:
 
 
 def german_place(place: Place, register: int) -> str:
-    """The place adverbial in German, always dative; `in dem` contracts."""
+    """The place adverbial in German, which always takes the dative; `in dem` is contracted to `im`."""
     phrase = f"{PREPOSITIONS[place.preposition]} {german_noun_phrase(place.noun_phrase, 'dative', register)}"
     return "im " + phrase.removeprefix("in dem ") if phrase.startswith("in dem ") else phrase
 
 
 def german_noun_phrase(phrase: NounPhrase, case: Case, register: int) -> str:
-    """The noun phrase in German; a relative clause (its pronoun the subject) brings a comma on either side."""
+    """The noun phrase in German. A relative clause, whose subject is its pronoun, has a comma before and after it."""
     if not phrase.determiner:
         return PRONOUNS[phrase.noun][0] if phrase.noun in PRONOUNS else phrase.noun
     noun = NOUNS[phrase.noun].german[register]
@@ -340,7 +345,7 @@ def german_noun_phrase(phrase: NounPhrase, case: Case, register: int) -> str:
 
 
 def english_predicate(predicate: Predicate, plural: bool) -> str:
-    """Verb, auxiliary and objects in English; `plural` is the subject's number."""
+    """Verb, auxiliary and objects in English; `plural` says whether the subject is plural."""
     entry = VERBS[predicate.verb]
     if predicate.auxiliary == "have":
         text = f"{'have' if plural else 'has'} {entry.participle}"

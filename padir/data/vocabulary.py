@@ -1,7 +1,8 @@
-"""SentencePiece vocabulary: training, ids of a text, text of ids (no TensorFlow).
+"""SentencePiece vocabularies: training, encoding text to ids, and decoding ids to text (no TensorFlow).
 
-Ids from the bottom: 0 pad, 1 EOS, 2 UNK, then the pieces, `num_pieces` in all. What lies on top of them (100 extra
-ids, among them MASK, BOS and LENGTH) is `padir.types.TokenIds`; no text ever uses it.
+The lowest ids are 0 for pad, 1 for EOS and 2 for UNK. The other pieces follow; the SentencePiece model has `num_pieces`
+ids in total. Above them are 100 extra ids, among them MASK, BOS and LENGTH; see `padir.types.TokenIds`. No encoded text
+contains extra ids.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import sentencepiece
 from padir.errors import PadirError
 from padir.types import EOS_ID, PAD_ID, UNK_ID, TokenIds
 
-# Below this many sentences every character of the text gets a piece: rare letters then cost few
-# pieces, while an UNK in a target is a word the model can never write.
+# Below this number of sentences every character gets a piece. Rare characters cost few pieces, but the model can
+# never write a target word that contains an UNK.
 SMALL_CORPUS_SENTENCES = 500_000
 
-# SentencePiece splits its sums by thread, so the count is fixed: the model must not depend on the machine.
+# Fixed, because SentencePiece's sums depend on the number of threads and the model must not depend on the machine.
 TRAINING_THREADS = 4
 
 
@@ -35,20 +36,20 @@ def train(
     byte_fallback: bool = False,
     character_coverage: float | None = None,
 ) -> None:
-    """Trains a SentencePiece model; the same sentences always give the same bytes.
+    """Trains a SentencePiece model. The same sentences always give the same bytes.
 
     Args:
-      sentences: training text, one sentence an item, both languages together; held in memory.
-      path: where the model is written (atomically).
-      num_pieces: size of the model, with pad, EOS, UNK and, if asked for, the 256 byte pieces.
-      model_type: 'unigram', or 'bpe': on a small lexicon unigram stops at the substrings that several words
-        share, while BPE goes on until whole words are pieces.
-      byte_fallback: spell unknown characters as bytes instead of UNK.
-      character_coverage: share of the characters that must have a piece of their own; None takes 1.0
-        for fewer than 500,000 sentences and 0.9995 above.
+      sentences: training text of both languages, one sentence per item; held in memory.
+      path: the model file, which is written atomically.
+      num_pieces: size of the model, including pad, EOS, UNK and, with `byte_fallback`, the 256 byte pieces.
+      model_type: 'unigram' or 'bpe'. On text with few different words, unigram keeps only substrings that several
+        words share, while BPE goes on until whole words are pieces.
+      byte_fallback: whether to spell unknown characters as bytes instead of UNK.
+      character_coverage: share of the text's characters for which the model must have a piece. None chooses 1.0 for
+        fewer than 500,000 sentences and 0.9995 otherwise.
 
     Raises:
-      PadirError: the text is empty, or supports fewer pieces than asked for, or needs more.
+      PadirError: the text is empty, or it supports fewer pieces or needs more pieces than `num_pieces`.
     """
     texts = list(sentences)
     if not texts:
@@ -70,7 +71,7 @@ def train(
             unk_id=UNK_ID,
             bos_id=-1,
             hard_vocab_limit=True,
-            # In bytes; SentencePiece silently leaves out what is longer.
+            # In bytes; SentencePiece silently skips longer sentences.
             max_sentence_length=max(4192, *(len(text.encode()) for text in texts)),
             minloglevel=2,
         )
@@ -82,7 +83,7 @@ def train(
 
 
 def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
-    """Turns SentencePiece's complaint (it quotes its own source lines) into one line with the remedy."""
+    """Turns SentencePiece's error message, which quotes its source code, into one line that says what to do."""
     if too_many := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return (
             f"vocabulary: num_pieces={num_pieces} is more than {num_sentences} training sentences support; "
@@ -95,8 +96,8 @@ def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
         )
     if "all_chars_count" in message or "sentences_.empty()" in message:
         return (
-            f"vocabulary: no usable text in {num_sentences} training sentences; SentencePiece normalises all of their "
-            "characters to nothing"
+            f"vocabulary: no usable text in {num_sentences} training sentences; SentencePiece's normalisation removes "
+            "all of their characters"
         )
     return f"vocabulary: SentencePiece could not learn {num_pieces} pieces: {' '.join(message.split())}"
 
@@ -106,9 +107,9 @@ class Vocabulary:
 
     Attributes:
       path: the model file.
-      hash: SHA-256 of the model file, hexadecimal; two vocabularies are the same when it is.
-      num_pieces: size of the SentencePiece model, pad, EOS and UNK included.
-      ids: where the reserved ids on top of the pieces sit.
+      hash: SHA-256 of the model file in hexadecimal. Two vocabularies with the same hash are the same.
+      num_pieces: size of the SentencePiece model, including pad, EOS and UNK.
+      ids: the reserved ids above the pieces.
     """
 
     def __init__(self, path: Path, model: bytes):
@@ -123,7 +124,7 @@ class Vocabulary:
         """Reads a model file.
 
         Raises:
-          PadirError: no such file, not a SentencePiece model, or other ids for pad, EOS and UNK.
+          PadirError: the file cannot be read, is not a SentencePiece model, or has other ids for pad, EOS and UNK.
         """
         path = Path(path)
         try:
@@ -138,7 +139,7 @@ class Vocabulary:
         found = (processor.pad_id(), processor.eos_id(), processor.unk_id())
         if found != (PAD_ID, EOS_ID, UNK_ID):
             raise PadirError(
-                f"{path}: pad, EOS and UNK have ids {found}; they must be (0, 1, 2): train the model with these ids"
+                f"{path}: pad, EOS and UNK have ids {found} but must have (0, 1, 2); train the model with these ids"
             )
         return vocabulary
 
@@ -151,12 +152,12 @@ class Vocabulary:
         return self._processor.encode(texts)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids as one line: cut at the first EOS, pad and reserved ids dropped."""
-        # Byte pieces can spell a line end, which would shift every later line of an output.
+        """Returns the text of ids as one line. Decoding stops at the first EOS and ignores pad and reserved ids."""
+        # Byte pieces can spell a line break, which would shift all later lines of an output file.
         return " ".join(self._processor.decode(self._text_ids(ids)).split())
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns one printable name an id, reserved ids and EOS included, for pictures of decoding."""
+        """Returns a printable name for each id, including EOS and reserved ids, for figures of decoding."""
         reserved = self.ids
         names = {PAD_ID: "<pad>", EOS_ID: "</s>"}
         names |= {reserved.mask_id: "<mask>", reserved.bos_id: "<s>", reserved.length_id: "<len>"}

@@ -1,4 +1,5 @@
-"""The whole of the method in one command, on a small language pair that comes with padir.
+"""The whole method in one command, on a small synthetic language pair that comes with padir.
 
-Teacher, distillation, two students and their comparison; a demo that was stopped goes on where it was.
+The demo trains a teacher, distils its translations, trains two students and compares them all. It resumes after an
+interruption.
 """

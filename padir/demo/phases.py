@@ -1,4 +1,4 @@
-"""Long jobs in phases, each run once however often the job is started."""
+"""Runs a long job in phases, each of them once, even if the job is interrupted and started again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,18 @@ PHASES_FILE = "phases.json"
 
 
 class Phases:
-    """Runs each phase once, however often the demo is started, and keeps the seconds it took."""
+    """Runs each phase once, even if the job is started several times, and records the seconds that it took."""
 
     def __init__(self, directory: Path, config: Any):
+        """Reads the record of earlier starts, if there is one.
+
+        Args:
+          directory: the folder for the record, `phases.json`.
+          config: a dataclass with the settings of the job.
+
+        Raises:
+          PadirError: the folder holds a job with other settings.
+        """
         self._path = directory / PHASES_FILE
         described = json.loads(json.dumps(dataclasses.asdict(config)))
         self._state: dict[str, Any] = {"config": described, "seconds": {}}
@@ -32,13 +41,13 @@ class Phases:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By phase, in the order they ran."""
+        """The seconds that each finished phase took, in the order in which they ran."""
         return self._state["seconds"]
 
     def run(self, name: str, work: Callable[[], Any]) -> None:
-        """Does `work` unless an earlier start has finished it."""
+        """Runs `work`, unless the phase `name` is finished already."""
         if name in self.seconds:
-            print(f"[{name}] done before ({self.seconds[name]:.0f} s)", file=sys.stderr)
+            print(f"[{name}] finished earlier ({self.seconds[name]:.0f} s)", file=sys.stderr)
             return
         print(f"[{name}]", file=sys.stderr)
         began = time.perf_counter()
@@ -46,6 +55,6 @@ class Phases:
         self.add(name, time.perf_counter() - began)
 
     def add(self, name: str, seconds: float) -> None:
-        """Notes a phase as finished."""
+        """Records a phase as finished."""
         self.seconds[name] = seconds
         write_text(self._path, json.dumps(self._state, indent=2) + "\n")

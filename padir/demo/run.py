@@ -1,4 +1,4 @@
-"""The whole chain on the embedded language pair: teacher, distillation, students, comparison."""
+"""`padir demo`: trains a teacher and two students on the synthetic language pair and compares them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from padir.decoding.stopping import StopWhenConfident
 from padir.demo.phases import Phases
 from padir.evaluation import pictures
 from padir.evaluation.evaluate import decode_examples, score
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.inference.distill import distill
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.quality import paired_bootstrap
@@ -45,32 +45,32 @@ from padir.training.train import Cadence, ModelFactory, train
 
 TEACHER = "AR greedy"
 RAW, DISTILLED = "raw", "distilled"
-# Preparation is a process of its own.
+# The data is prepared in a child process, whose memory counts, too.
 _EVERYONE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Everything the demo can be told; `gin/runs/demo.gin` holds the values.
+    """The settings of the demo; `gin/runs/demo.gin` sets their values.
 
     Attributes:
-      ambiguity: how often a sentence is rendered in one of its valid ways drawn at random, 0 to 1.
-      num_train, num_test: sentence pairs.
+      ambiguity: probability, 0 to 1, of a target drawn from all valid translations instead of the canonical one.
+      num_train, num_test: number of sentence pairs.
       num_pieces: vocabulary size.
-      network: size of all three models (its decoder kind is set here).
-      max_length: longest source and target in tokens.
-      buckets: padded lengths, in training and in decoding.
+      network: size of all three models. The demo sets its fields for the kind of decoder.
+      max_length: maximum length of source and target, in tokens.
+      buckets: padded lengths in training and in decoding.
       batch_size: examples per update.
-      teacher_steps, student_steps: updates.
-      teacher_optimizer, student_optimizer: Adafactor's settings.
-      corruption, num_stages, length_loss_weight, relative_length: the students' training, which starts from the
-        teacher's encoder and decoder.
-      distill_sentences: how many training sentences the teacher translates; None all.
-      refinement_steps: numbers of steps to compare.
+      teacher_steps, student_steps: number of updates.
+      teacher_optimizer, student_optimizer: settings of Adafactor.
+      corruption, num_stages, length_loss_weight, relative_length: settings of the students' training, which starts
+        from the teacher's encoder and decoder.
+      distill_sentences: number of training sentences that the teacher translates; None for all.
+      refinement_steps: numbers of refinement steps to compare.
       num_hypotheses: lengths tried per sentence.
-      confidence: a sentence is finished when every token is at least so probable, or nothing changed.
-      latency_sentences, latency_repeats: requests timed per system, and how often each.
-      seed: of everything.
+      confidence: a sentence is finished when every token has at least this probability, or when nothing has changed.
+      latency_sentences, latency_repeats: requests timed per system, and how often each is timed.
+      seed: random seed of the whole demo.
     """
 
     ambiguity: float
@@ -99,21 +99,23 @@ class DemoConfig:
 
 
 def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> dict[str, Any]:
-    """Trains, distils, compares; prints one table and writes a report.
+    """Trains, distils and compares; prints one table and writes a report.
 
-    Started again after an interruption it goes on where it was; finished phases are not repeated.
+    If the demo is started again after an interruption, it resumes and does not repeat finished phases.
 
     Args:
-      output_dir: data, runs and checkpoints.
-      config: sizes.
-      report_dir: `demo.json`, `report.md` and pictures.
+      output_dir: the folder for data, runs and checkpoints.
+      config: the settings.
+      report_dir: the folder for `demo.json`, `report.md` and figures.
 
     Returns:
-      What demo.json holds: by system, bleu, chrf, validity, stutter_per_100_words, latency_ms (median, p99,
-      n, …); paired bootstrap tests; facts of the run.
+      The contents of demo.json: scores and latency of each system, paired bootstrap tests, and facts of the run.
+
+    Raises:
+      PadirError: `output_dir` holds a demo with other settings.
     """
     directory = Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     phases = Phases(directory, config)
     folders = {
         "data": str(directory / "data"),
@@ -158,12 +160,12 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
 
 
 def _train_all(phases: Phases, config: DemoConfig, folders: dict[str, str]) -> None:
-    """Data, teacher, distillation, students."""
+    """Prepares the data, trains the teacher, distils, and trains both students."""
     phases.run("prepare", lambda: _prepare(config, folders["data"]))
     phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
     phases.run("distill", lambda: _distill(config, folders))
     for data, student in (("data", "raw"), ("distilled", "student")):
-        # Both students compile the same programs; the second takes them from the cache.
+        # Both students need the same compiled programs; the second student takes them from the cache.
         phases.run(
             f"train {Path(folders[student]).name}",
             lambda data=data, student=student: _train_student(
@@ -182,7 +184,7 @@ def _prepare(config: DemoConfig, data_dir: str) -> None:
     }
     settings = PrepareSettings(
         num_pieces=config.num_pieces,
-        # The lexicon is small enough for whole words to be pieces, which only BPE arrives at.
+        # The lexicon is so small that whole words can be pieces; only BPE, not unigram, makes them so.
         model_type="bpe",
         max_source_length=config.max_length,
         max_target_length=config.max_length,
@@ -209,7 +211,7 @@ def _train_student(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir:
 
 @contextlib.contextmanager
 def _compilation_cache(folder: Path) -> Iterator[None]:
-    """JAX keeps what it compiles in `folder`, and goes back to what it did before."""
+    """Makes JAX cache compiled programs in `folder`, and restores the setting afterwards."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(folder))
     try:
@@ -267,7 +269,7 @@ def _distill(config: DemoConfig, folders: dict[str, str]) -> None:
         run_dir=folders["teacher"],
         data_dir=folders["data"],
         output_dir=folders["distilled"],
-        # A beam would cost minutes.
+        # Greedy, because beam search would take minutes.
         decode=Autoregressive(),
         limit=config.distill_sentences,
     )
@@ -288,7 +290,7 @@ def _refinement(config: DemoConfig, steps: int, **options: Any) -> Refinement:
 
 
 def _systems(config: DemoConfig, folders: dict[str, str]) -> dict[str, tuple[Translator, DecodeConfig]]:
-    """Every line of the table, in its order."""
+    """The systems of the table, in its order."""
     systems: dict[str, tuple[Translator, DecodeConfig]] = {TEACHER: (load(folders["teacher"]), Autoregressive())}
     for data, folder in ((RAW, "raw"), (DISTILLED, "student")):
         translator = load(folders[folder])
@@ -305,7 +307,7 @@ def _result(
     examples: list[Example],
     checker: str | None,
 ) -> dict[str, Any]:
-    """Scores, latencies, speed-ups and tests, as demo.json holds them."""
+    """Scores, latencies, speed-ups and significance tests, in the form of demo.json."""
     teacher_latency = latencies[TEACHER].to_dict()
     by_system = {}
     for name in systems:
@@ -326,7 +328,7 @@ def _result(
 
 
 def _middle_steps(config: DemoConfig) -> int:
-    """The number of steps that headlines quote: 4 where it was run."""
+    """The number of steps used for the significance tests: 4 if it is among those compared."""
     return 4 if 4 in config.refinement_steps else config.refinement_steps[-1]
 
 
@@ -339,8 +341,8 @@ def _draw(
     examples: list[Example],
     translations: dict[str, list[Translation]],
 ) -> list[tuple[str, str]]:
-    """Draws the pictures; returns (file name, caption) of each."""
-    report_dir.mkdir(parents=True, exist_ok=True)
+    """Draws the figures; returns (file name, caption) of each."""
+    make_folder(report_dir)
     scores = result["systems"]
     curves = {
         f"PaDIR {data}": {steps: scores[_student_name(data, steps)] for steps in config.refinement_steps}
@@ -350,7 +352,7 @@ def _draw(
     shown = [TEACHER, *(_student_name(DISTILLED, steps) for steps in config.refinement_steps)]
     distributions(report_dir / "latency.png", {name: latencies[name].samples for name in shown})
 
-    # The sentence that took most steps to come out right shows refinement best.
+    # The sentence that needed the most steps until it was correct shows refinement best.
     name = _student_name(DISTILLED, max(config.refinement_steps))
     translator = systems[name][0]
     valid = [
@@ -370,6 +372,6 @@ def _draw(
     )
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
-        ("latency.png", "Latency of single sentences: share of requests that took at most so long"),
-        ("refinement.png", "The sentence that took most steps to come out right; colour is probability"),
+        ("latency.png", "Latency of single sentences: the share of requests answered within each time"),
+        ("refinement.png", "The sentence that needed the most steps until it was correct; colour is probability"),
     ]

@@ -15,7 +15,7 @@ from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.evaluation import report, side_by_side
 from padir.evaluation.system_description import describe_system, describe_task
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.breakdown import Items, by_length, check_buckets
 from padir.metrics.comet_process import check_comet, comet_scores
@@ -186,7 +186,7 @@ def evaluate(
     result |= learned.scores([example.source_text for example in examples], ours)
     result |= ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
     directory = Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     if other is not None:
         theirs = _Output(other, examples, translator.vocabulary, tokenize)
         result |= _against(baseline, ours, theirs, length_buckets)

@@ -1,6 +1,6 @@
 """`padir tables`: our results beside the paper's Tables 4.1 to 4.3, in the layout of those tables.
 
-The facts that `padir evaluate` writes into a result decide its cell. Its name does not matter:
+The facts that `padir evaluate` writes into a result decide its cell; its name does not matter::
 
     column   the WMT task of `tasks.wmt` (either direction), split test
     row      autoregressive with a beam of 5, or the paper's refinement with 4 or 10 steps and 5 hypotheses;
@@ -21,7 +21,7 @@ from typing import Any
 
 from padir.errors import PadirError
 from padir.evaluation.report import table
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.metrics.quality import tokenizer_of
 
 NOT_RUN = "not run"
@@ -71,7 +71,7 @@ def tables(*, output_dir: str, results: Sequence[str] = ()) -> dict[str, Any]:
     unplaced = [{"file": str(path), "reason": reason} for path, reason in reasons.items() if reason]
     output = {"source": paper["source"], "columns": paper["columns"], "tables": laid, "unplaced": unplaced}
     directory = Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     text = markdown(output)
     write_text(directory / "tables.json", json.dumps(output, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "tables.md", text)

@@ -238,7 +238,7 @@ def load_checker(name: str) -> Checker:
 
 
 def tokenizer_in(signature: str) -> str:
-    """The name of the tokeniser in a sacreBLEU signature: '13a' for 'nrefs:1|…|tok:13a|…'."""
+    """The name of the tokeniser in a sacreBLEU signature: '13a' if it contains `tok:13a`."""
     return re.search(r"tok:([^|]+)", signature)[1]
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from padir.errors import PadirError
+from padir.files.atomic import make_folder
 
 FILE_NAME = "metrics.jsonl"
 _RESERVED = ("step", "non_finite")
@@ -56,7 +57,7 @@ class MetricWriter:
         if not active:
             return
         folder = pathlib.Path(log_dir)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / FILE_NAME
         last = _drop_later_lines(path, resume_step)
         if last is not None:

@@ -12,7 +12,7 @@ _LARGEST_POSITIONAL_TABLE = 2**21
 
 
 def tabulates_positions(config: NetworkConfig) -> bool:
-    """Whether `prepare` tabulates the logits of positional attention: if there is any, and the table is small enough."""
+    """Whether `prepare` tabulates the logits of positional attention: if there is any and the table is small."""
     return config.positional_attention and config.num_heads * config.max_positions**2 <= _LARGEST_POSITIONAL_TABLE
 
 

@@ -32,8 +32,8 @@ def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     """weight [out, in], x [..., in] → [..., out] in `dtype`, the type that the sum is added up in.
 
     With few rows of activations, as in decoding, XLA's matrix product on CPU is up to twice as fast with the weight as
-    the first operand, where its rows are contiguous. With many rows, as in training, it is not. One row of a type narrower
-    than float32 takes up to four times as long as eight rows, so it is padded.
+    the first operand, where its rows are contiguous. With many rows, as in training, it is not. One row of a
+    type narrower than float32 takes up to four times as long as eight rows, so it is padded.
     """
     x, rows = x.astype(weight.dtype), x.size // x.shape[-1]
     if rows == 1 and weight.dtype.itemsize < 4:

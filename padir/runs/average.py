@@ -78,7 +78,7 @@ def _mean(restore, steps: list[int]) -> PyTree:
 
 
 def _newest(run_dir: str, steps: list[int], count: int) -> list[int]:
-    _check_count("last", count, len(steps), f"{run_dir}: has checkpoints of step {', '.join(map(str, steps))}")
+    _check_count("last", count, steps, f"{run_dir}: has", "checkpoints")
     return steps[-count:]
 
 
@@ -87,11 +87,13 @@ def _best(run_dir: str, steps: list[int], count: int, metric: str) -> list[int]:
     lines = read_metrics(Path(run_dir) / METRICS_FOLDER / "metrics.jsonl")
     values = {line["step"]: line[metric] for line in lines if line["step"] in steps and metric in line}
     values = {step: value for step, value in values.items() if math.isfinite(value)}
-    have = ", ".join(map(str, sorted(values)))
-    _check_count("best", count, len(values), f"{run_dir}: has checkpoints with {metric} of step {have}")
+    _check_count("best", count, sorted(values), f"{run_dir}: has", f"checkpoints with a finite {metric}")
     return sorted(sorted(values, key=lambda step: (values[step], -step))[:count])
 
 
-def _check_count(name: str, count: int, available: int, have: str) -> None:
-    if not 1 <= count <= available:
-        raise PadirError(f"{have}; --{name}={count} must be from 1 to {available}")
+def _check_count(name: str, count: int, steps: list[int], has: str, what: str) -> None:
+    if not steps:
+        raise PadirError(f"{has} no {what}")
+    if not 1 <= count <= len(steps):
+        there = ", ".join(map(str, steps))
+        raise PadirError(f"{has} {what} of step {there}; --{name}={count} must be from 1 to {len(steps)}")

@@ -1,4 +1,4 @@
-"""Checkpoints with Orbax: saved asynchronously and atomically, with parameters and optimizer state in separate parts."""
+"""Checkpoints with Orbax, saved asynchronously and atomically; parameters and optimizer state are separate parts."""
 
 from __future__ import annotations
 
@@ -75,10 +75,9 @@ class Checkpointer:
     """Saves and restores the states of one run, in `<run_dir>/checkpoints/<step>`.
 
     `save` returns as soon as the arrays are copied. The files are written in the background, and the checkpoint gets
-    its final name only when it is complete. A job that is killed during a save therefore leaves the checkpoint before
-    it intact. Each checkpoint holds the SHA-256 of its files, and a part with a changed file is not restored.
-
-    Use it as a context manager: leaving the block waits for the last save.
+    its final name only when it is complete, so a job killed during a save keeps the checkpoint before it. SHA-256
+    checksums are saved with it, and a part with a changed file is not restored. Use it as a context manager: leaving
+    the block waits for the last save.
     """
 
     def __init__(self, run_dir: str | os.PathLike, *, keep: int = 3, keep_best: int = 0, read_only: bool = False):
@@ -136,7 +135,7 @@ class Checkpointer:
             return self._newest_whole(lambda step: self.restore(like, step))
         newest = _NO_STEP
 
-        # If all processes checked together, one that found damage would stop while the others wait for it.
+        # If all checked together, a process that found damage would stop while the others wait for it.
         @first_process
         def check_checkpoints() -> None:
             nonlocal newest
@@ -158,7 +157,7 @@ class Checkpointer:
             time.sleep(wait)
         if not all_say(seen == newest):
             raise StorageError(
-                f"{self._folder}: processes see different checkpoints in this folder: the newest is {newest} to process "
+                f"{self._folder}: processes see different checkpoints here: the newest is {newest} to process "
                 f"0, {seen} to process {jax.process_index()}"
             )
 
@@ -257,19 +256,10 @@ class Checkpointer:
         return _has_ema(self._folder / str(self.latest_step() if step is None else step))
 
     def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None, *, ema: bool = False) -> PyTree:
-        """Restores only the parameters, or their moving average, replicated on every device of the mesh.
+        """Restores only the parameters, or their moving average, replicated on every device of `mesh`.
 
-        Args:
-          abstract: the shapes and dtypes of the parameters, as `jax.eval_shape(model.init, 0)` returns them.
-          mesh: the devices to restore to.
-          step: the step to restore; the newest by default.
-          ema: restore the moving average instead of the parameters.
-
-        Returns:
-          Nested dict of arrays with the shapes and dtypes of `abstract`.
-
-        Raises:
-          PadirError: there is no such checkpoint, it is damaged, or it belongs to another model.
+        `abstract` holds their shapes and dtypes, as returned by `jax.eval_shape(model.init, 0)`. The result has the
+        same structure. By default the newest step is restored. Errors are those of `restore`.
         """
         sharding, name = replicated(mesh), "ema" if ema else "params"
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)

@@ -1,7 +1,7 @@
-"""Opening trained models of any origin, and turning one kind into another.
+"""Opens trained models of every supported format, and converts between the formats.
 
-A path may be a run directory of ours, a folder of Hugging Face Transformers, or a T5X checkpoint; what lies there
-tells which. `translate`, `evaluate` and `train` (to start from) all open models here.
+A path may be a run directory of `padir train`, a folder of Hugging Face Transformers, or a T5X checkpoint. The files
+found there decide which it is. `padir translate`, `padir evaluate` and `padir train` all open models with this module.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class OpenedModel(NamedTuple):
     """A trained model, ready to use.
 
     Attributes:
-      model: its configuration.
-      params: on every device of the mesh.
-      vocabulary: the one beside it, or the one it was opened with; None if there is neither.
-      step: training steps done, 0 where that is not known.
+      model: the model's configuration.
+      params: nested dict of float32 arrays, replicated on every device of the mesh.
+      vocabulary: the vocabulary stored with the model, or else the one that was given; None if there is neither.
+      step: the number of training steps done; 0 if it is not known.
     """
 
     model: Model
@@ -46,21 +46,29 @@ class OpenedModel(NamedTuple):
 def open_model(
     path: str | os.PathLike, mesh: Mesh, *, step: int | None = None, vocabulary: Vocabulary | None = None
 ) -> OpenedModel:
-    """Opens a run directory, a folder of Hugging Face or a T5X checkpoint.
+    """Opens a run directory, a Hugging Face folder or a T5X checkpoint.
 
     Args:
       path: the folder.
-      mesh: where the parameters go.
-      step: which checkpoint of a run directory; the newest by default.
-      vocabulary: what the model must have been trained with. A T5X checkpoint has none beside it, and a folder of
-        Hugging Face need not.
+      mesh: the devices that the parameters are put on.
+      step: the checkpoint of a run directory to open; the newest by default. The other formats hold one checkpoint.
+      vocabulary: the vocabulary that the model must have been trained with. A T5X checkpoint contains none, and a
+        Hugging Face folder may lack one.
+
+    Returns:
+      The opened model.
 
     Raises:
-      PadirError: none of these, damaged, or trained with another vocabulary.
+      PadirError: `path` holds no model, or the model is damaged or was trained with another vocabulary.
     """
     folder = Path(path)
-    is_theirs = (folder / huggingface.CONFIG_FILE).exists() or find_checkpoint(folder) is not None
-    if (folder / MODEL_FILE).exists() or not is_theirs:
+    is_foreign = (folder / huggingface.CONFIG_FILE).exists() or find_checkpoint(folder) is not None
+    if not is_foreign and not (folder / MODEL_FILE).exists():
+        raise PadirError(
+            f"{path}: no trained model found here; give a run directory of `padir train`, a folder of Hugging Face "
+            "(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>)"
+        )
+    if (folder / MODEL_FILE).exists():
         model, own = load_model(path)
         _check_same(vocabulary, own, path)
         with Checkpointer(path, read_only=True) as checkpointer:
@@ -68,7 +76,7 @@ def open_model(
             params = checkpointer.restore_params(jax.eval_shape(model.init, 0), mesh, step)
         return OpenedModel(model, params, own, step)
     if step is not None:
-        raise PadirError(f"{path}: has one checkpoint; step={step} can only choose among those of a run directory")
+        raise PadirError(f"{path}: has only one checkpoint; leave out step={step}, which is for run directories")
     done = 0
     if (folder / huggingface.CONFIG_FILE).exists():
         beside = folder / huggingface.VOCABULARY_FILE
@@ -83,26 +91,29 @@ def open_model(
         done = stored.step
     if vocabulary is not None and vocabulary.num_pieces != model.ids.num_pieces:
         raise PadirError(
-            f"{vocabulary.path}: has {vocabulary.num_pieces} pieces, the model in {path} {model.ids.num_pieces}; "
-            "use the vocabulary that it was trained with"
+            f"{vocabulary.path}: has {vocabulary.num_pieces} pieces, but the model in {path} was trained with "
+            f"{model.ids.num_pieces}; use the vocabulary of that model"
         )
     return OpenedModel(model, jax.device_put(params, sharding.replicated(mesh)), vocabulary, done)
 
 
 def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = None) -> None:
-    """Makes a run directory of a foreign checkpoint, which every command then takes.
+    """Converts a T5X or Hugging Face checkpoint to a run directory, which every command accepts.
 
-    To train it further, name it as `train.initialize_from`: the optimizer's state is not imported.
+    The optimizer's state is not imported. To continue training, start a new run with `train.initialize_from` set to
+    the imported one.
 
     Args:
-      source: a T5X checkpoint (`…/checkpoint_<step>`) or a folder of Hugging Face (config.json, model.safetensors).
-      output_dir: the run directory; it must not hold a run yet.
-      vocabulary: its SentencePiece model; not needed where `source` has a spiece.model.
+      source: a T5X checkpoint (`…/checkpoint_<step>`) or a Hugging Face folder (config.json, model.safetensors).
+      output_dir: the run directory to write; it must not hold a run yet.
+      vocabulary: the SentencePiece model that the checkpoint was trained with. Not needed if `source` has a
+        spiece.model.
 
     Raises:
       PadirError: `source` cannot be opened, there is no vocabulary, or `output_dir` holds a run.
     """
-    for folder, what in ((output_dir, "holds a run; choose another output_dir"), (source, "is a run directory")):
+    already = "is already a run directory of `padir train`; there is nothing to import"
+    for folder, what in ((output_dir, "holds a run; choose another output_dir"), (source, already)):
         if (Path(folder) / MODEL_FILE).exists():
             raise PadirError(f"{folder}: {what}")
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
@@ -115,12 +126,14 @@ def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = 
 
 
 def export_checkpoint(*, run_dir: str, output_dir: str, step: int | None = None) -> None:
-    """Writes a trained model as safetensors; an autoregressive one as a T5 folder for Hugging Face Transformers.
+    """Exports a trained model as safetensors.
+
+    Hugging Face Transformers opens the folder of an autoregressive model as a T5 model.
 
     Args:
       run_dir: the run directory.
-      output_dir: the folder; it must not hold a model yet.
-      step: which checkpoint; the newest by default.
+      output_dir: the folder to write; it must not hold a model yet.
+      step: the checkpoint to export; the newest by default.
 
     Raises:
       PadirError: `run_dir` cannot be opened, or `output_dir` holds a model.
@@ -132,11 +145,19 @@ def export_checkpoint(*, run_dir: str, output_dir: str, step: int | None = None)
 
 
 def needed_vocabulary(opened: OpenedModel, path: str | os.PathLike) -> Vocabulary:
-    """The vocabulary of `opened`; raises PadirError if there is none, as text cannot do without."""
+    """Returns the vocabulary of `opened`.
+
+    Args:
+      opened: the model.
+      path: where it was opened from, for the message.
+
+    Raises:
+      PadirError: it has no vocabulary.
+    """
     if opened.vocabulary is None:
         raise PadirError(
-            f"{path}: has no vocabulary beside it; name the SentencePiece model it was trained with as vocabulary "
-            "(`padir import --vocabulary=FILE`; in Python `padir.load(path, vocabulary=…)`)"
+            f"{path}: contains no vocabulary; give the SentencePiece model that it was trained with "
+            "(`padir import --vocabulary=FILE`, or in Python `padir.load(path, vocabulary=…)`)"
         )
     return opened.vocabulary
 

@@ -1,4 +1,4 @@
-"""`padir checkpoint`: what a checkpoint holds, in numbers that can be compared."""
+"""`padir checkpoint`: describes a checkpoint by its step, its size and hashes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from padir.types import PyTree
 
 
 def describe_checkpoint(*, path: str, step: int | None = None) -> dict[str, Any]:
-    """Prints what a checkpoint holds, as JSON.
+    """Prints a description of a checkpoint as JSON.
 
     Args:
-      path: run directory, folder of Hugging Face or T5X checkpoint.
-      step: which checkpoint of a run directory; the newest by default.
+      path: a run directory, Hugging Face folder or T5X checkpoint.
+      step: the checkpoint of a run directory to describe; the newest by default.
 
     Returns:
-      What was printed: 'step', 'model' (its kind), 'parameters' (how many), 'config_sha256' (of the model's
-      configuration) and 'params_sha256'.
+      The printed object: 'path', 'step', 'model' (the class of the model), 'parameters' (their number),
+      'config_sha256' (hash of the model's configuration) and 'params_sha256' (hash of the parameters).
 
     Raises:
       PadirError: `path` cannot be opened.
@@ -44,7 +44,7 @@ def describe_checkpoint(*, path: str, step: int | None = None) -> dict[str, Any]
 
 
 def hashes(model: Model, params: PyTree) -> dict[str, str]:
-    """What tells one model from another: 'config_sha256' and 'params_sha256'."""
+    """Returns hashes that identify a model: 'config_sha256' and 'params_sha256', both in hexadecimal."""
     described = json.dumps(model_to_dict(model), sort_keys=True)
     return {
         "config_sha256": hashlib.sha256(described.encode()).hexdigest(),
@@ -53,7 +53,7 @@ def hashes(model: Model, params: PyTree) -> dict[str, str]:
 
 
 def params_sha256(params: PyTree) -> str:
-    """A hash of names, shapes, types and every bit of the parameters, on whatever devices they lie."""
+    """Returns the SHA-256 of the names, shapes, dtypes and bits of the parameters; their sharding does not matter."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         array = np.asarray(jax.device_get(leaf))

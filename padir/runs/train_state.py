@@ -1,4 +1,4 @@
-"""What a training step changes, and where it lives."""
+"""The state of a training run (step, parameters, optimizer state), and its sharding over devices."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from padir.types import Array, PyTree
 
 @struct.dataclass
 class TrainState:
-    """Everything a resumed run needs; the data and all random numbers follow from `step`.
+    """Everything that a run needs to resume. The data order and all random numbers follow from `step`.
 
     Attributes:
-      step: [] int32, updates done.
+      step: [] int32, the number of updates done.
       params: nested dict of float32 arrays.
-      opt_state: the optimizer's, of the parameters that are not frozen.
-      ema: exponential moving average of `params`, like them; None where none is kept.
+      opt_state: the state of the optimizer, for the parameters that are not frozen.
+      ema: the exponential moving average of `params`, with the same structure; None if none is kept.
     """
 
     step: Array
@@ -50,18 +50,18 @@ def abstract_train_state(
     *,
     ema: bool = False,
 ) -> TrainState:
-    """The state's shapes, dtypes and shardings; nothing is computed or allocated.
+    """Returns the shapes, dtypes and shardings of a state; computes and allocates nothing.
 
     Args:
       model: the model.
       optimizer: as built by `OptimizerConfig.build`.
-      mesh: where the state lives.
-      rules: what is split over it.
-      ema: whether an average of the parameters is kept.
+      mesh: the devices of the state.
+      rules: which logical axes are split over which axes of the mesh.
+      ema: whether a moving average of the parameters is kept.
 
     Returns:
-      A `TrainState` of `jax.ShapeDtypeStruct`. Statistics of the optimizer are split as their parameter is, those that
-      lack one of its axes as the axes that remain; scalars are on every device.
+      A `TrainState` of `jax.ShapeDtypeStruct`. A statistic of the optimizer is split like its parameter. A statistic
+      that lacks an axis of the parameter is split along the remaining axes. Scalars are replicated.
 
     Raises:
       PadirError: an axis does not divide evenly over the mesh.
@@ -80,40 +80,49 @@ def abstract_train_state(
 
 
 def shardings_of(state: PyTree) -> PyTree:
-    """The shardings of arrays, or of abstract ones."""
+    """Returns the shardings of a tree of arrays or `jax.ShapeDtypeStruct`s, in the same structure."""
     return jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
 def statistic_axes(name: str, shape: Sequence[int], param_shape: Sequence[int], axes: LogicalAxes) -> LogicalAxes:
-    """The logical axes of an optimizer's statistic of one parameter.
+    """Returns the logical axes of an optimizer's statistic of one parameter.
+
+    Adafactor has three: `v_row` averages over the parameter's longest axis, `v_col` averages over the second longest,
+    and `v` has the parameter's shape. Those that a parameter does not need are arrays of shape [1].
 
     Args:
-      name: of the statistic: of Adafactor `v_row`, means over the parameter's longest axis, `v_col`, means over the
-        second longest, or `v`, all of it; those of the three that a parameter does not need are arrays of one zero.
-      shape: of the statistic.
-      param_shape, axes: of the parameter.
+      name: the name of the statistic in the optimizer's state.
+      shape: the shape of the statistic.
+      param_shape: the shape of the parameter.
+      axes: the logical axes of the parameter.
 
     Raises:
-      PadirError: a statistic of another shape, as of an optimizer that this function does not know.
+      PadirError: the shape fits none of these, because the statistic belongs to an unsupported optimizer.
     """
     if tuple(shape) == tuple(param_shape):
         return axes
     if name in ("v_row", "v_col") and len(axes) > 1:
-        # The order among equals is numpy's, as in optax.
+        # optax also sorts with np.argsort, so axes of equal size come in the same order.
         missing = int(np.argsort(param_shape)[-1 if name == "v_row" else -2])
         if tuple(shape) == tuple(np.delete(param_shape, missing)):
             return (*axes[:missing], *axes[missing + 1 :])
     if tuple(shape) == (1,):
         return (None,)
-    raise PadirError(f"optimizer statistic {name} of shape {tuple(shape)}: its parameter is {tuple(param_shape)}")
+    raise PadirError(
+        f"optimizer statistic {name} has shape {tuple(shape)}, which does not fit its parameter of shape "
+        f"{tuple(param_shape)}; the optimizer is not supported"
+    )
 
 
 def _optimizer_shardings(opt_state: PyTree, params: PyTree, mesh: Mesh, rules: AxisRules) -> PyTree:
-    """Where each array of the optimizer lives; those of a parameter have its path at the end of theirs."""
+    """Returns the sharding of each array of an optimizer's state.
+
+    The path of a statistic in the state ends with the path of its parameter.
+    """
     shapes = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
     def place(path, leaf) -> NamedSharding:
-        """Of the array at `path` of the optimizer's state."""
+        """Returns the sharding of the array at `path` in the optimizer's state."""
         for start in range(len(path)):
             if path[start:] in shapes:
                 statistic = getattr(path[start - 1], "name", "") if start else ""
@@ -133,6 +142,18 @@ def create_train_state(
     *,
     ema: bool = False,
 ) -> TrainState:
-    """Draws the initial state where it will live, the same numbers on any mesh; see `abstract_train_state`."""
+    """Draws the initial state directly on its devices. The values do not depend on the mesh.
+
+    Args:
+      model: the model.
+      optimizer: as built by `OptimizerConfig.build`.
+      seed: the seed of the initial parameters.
+      mesh: the devices of the state.
+      rules: which logical axes are split over which axes of the mesh.
+      ema: whether a moving average of the parameters is kept; it starts as a copy of them.
+
+    Raises:
+      PadirError: an axis does not divide evenly over the mesh.
+    """
     shardings = shardings_of(abstract_train_state(model, optimizer, mesh, rules, ema=ema))
     return jax.jit(functools.partial(_init, model, optimizer, seed, ema), out_shardings=shardings)()

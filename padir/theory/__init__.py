@@ -1,5 +1,5 @@
-"""Chapter 4's theory on models small enough to enumerate: what training costs and what parallel sampling can reach.
+"""The theory of the paper's chapter 4, on models small enough to enumerate: cost of training, limits of sampling.
 
-Everything here is exact, over all 2^N states, in float64: call it inside `with jax.enable_x64(True):`. `run.theory`
-draws the chapter's figures and checks its theorems, each claim from the numbers.
+All computations are exact, over all 2^N states, and in float64: call them inside `with jax.enable_x64(True):`.
+`run.theory` draws the chapter's figures and checks its theorems numerically.
 """

@@ -1,4 +1,4 @@
-"""Markov chains over all states: transition matrices, spectral gaps, Dirichlet forms, hitting times."""
+"""Markov chains on all states: transition matrices, spectral gaps, Dirichlet forms and hitting times."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from padir.theory.pseudolikelihood import BlockLaw
 
 
 def block_kernels(log_p: jax.Array, law: BlockLaw) -> jax.Array:
-    """Redrawing a given block: [M, X, X], entry (K, x, y) = 1[x_{-K} = y_{-K}] p(y_K | x_{-K}, K).
+    """The transition matrices of redrawing each block.
 
-    This is (4.26) without its 1[K_1 = K_2]: the chain on pairs (x, K) that keeps K for ever.
+    This is (4.26) without its factor 1[K_1 = K_2]: the chain on pairs (x, K), which never changes K.
 
     Args:
-      log_p: [X], the distribution.
-      law: of the blocks.
+      log_p: [X], log probabilities of the states.
+      law: the law of the M blocks.
+
+    Returns:
+      [M, X, X]; entry (K, x, y) is 1[x_{-K} = y_{-K}] p(y_K | x_{-K}, K).
     """
     return jax.vmap(lambda block, log_prob: _kernel(log_p + log_prob, block))(law.blocks, law.log_probs)
 
@@ -28,38 +31,39 @@ def _kernel(log_weights: jax.Array, block: jax.Array) -> jax.Array:
 
 @jax.jit
 def block_dynamics(log_p: jax.Array, law: BlockLaw) -> jax.Array:
-    """The chain on states that draws a block K ~ p(K | x), then x_K given x_{-K} and K: [X, X].
+    """The transition matrix [X, X] of the chain that draws a block K ~ p(K | x), then x_K given x_{-K} and K.
 
-    Definition 4.1.6 (weighted), or 4.1.8 (adaptively weighted) if the law depends on x. It is reversible for p: from
-    x to y through K it flows p(x, K) p(y_K | x_{-K}, K) = p(x_K | x_{-K}, K) p(y_K | x_{-K}, K) p(x_{-K}, K), which
-    is symmetric in x and y.
+    This is Definition 4.1.6 (weighted block dynamics), or 4.1.8 (adaptively weighted) if the law depends on x. The
+    chain is reversible for p: its flow from x to y through K is p(x, K) p(y_K | x_{-K}, K) =
+    p(x_K | x_{-K}, K) p(y_K | x_{-K}, K) p(x_{-K}, K), which is symmetric in x and y.
     """
 
     def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         block, log_prob = one
         return total + jnp.exp(log_prob)[:, None] * _kernel(log_p + log_prob, block), None
 
-    # Block by block: the kernels of all 252 blocks of 5 of 10 spins would take 2 GB.
+    # One block at a time: the kernels of all 252 blocks of 5 among 10 spins would take 2 GB.
     size = log_p.shape[0]
     return jax.lax.scan(add, jnp.zeros((size, size)), (law.blocks, law.log_probs))[0]
 
 
 @jax.jit
 def block_marginals(log_p: jax.Array, law: BlockLaw) -> jax.Array:
-    """P(x_i = +1 | x_{-K}, K) of every spin: [M, X, N]; what a parallel decoder that knew the model would say."""
+    """P(x_i = +1 | x_{-K}, K) of every spin: [M, X, N]. A perfect parallel decoder would output these marginals."""
     n = (log_p.shape[0] - 1).bit_length()
     return block_kernels(log_p, law) @ jnp.asarray(spins(n) > 0, float)
 
 
 @jax.jit
 def product_dynamics(plus: jax.Array, blocks: jax.Array) -> jax.Array:
-    """The chain that draws a block, all alike, and then its spins independently of each other: [X, X].
+    """The transition matrix [X, X] of drawing a block uniformly, and then its spins independently of each other.
 
-    The only kind that parallel decoding can implement (Proposition 4.1.3). With one spin per block and `plus` from
-    `block_marginals` it is 1-Gibbs; with more it is not reversible for p, nor is p stationary in general.
+    Parallel decoding can implement only chains of this kind (Proposition 4.1.3). With one spin per block and `plus`
+    from `block_marginals` it is 1-Gibbs. With larger blocks p is in general not stationary, and the chain is not
+    reversible for p.
 
     Args:
-      plus: [M, X, N], probability that a spin of the block becomes +1.
+      plus: [M, X, N], probability that each spin of the block becomes +1.
       blocks: [M] int.
     """
     values = jnp.asarray(spins(plus.shape[-1]))
@@ -75,22 +79,22 @@ def product_dynamics(plus: jax.Array, blocks: jax.Array) -> jax.Array:
 
 @jax.jit
 def independent_parallel(theta: jax.Array) -> jax.Array:
-    """All spins redrawn at once, each given the others' old values (Definition 4.1.11): [X, X]."""
+    """The transition matrix [X, X] of redrawing all spins at once, each given the old values (Definition 4.1.11)."""
     table = jnp.asarray(spins(num_spins(theta)))
     fields, couplings = fields_and_couplings(theta)
-    # log p(y_i | x_{-i}) = log sigmoid(2 y_i (h_i + Σ_j J_ij x_j)), for all x, then y.
+    # log p(y_i | x_{-i}) = log sigmoid(2 y_i (h_i + Σ_j J_ij x_j)); x on the first axis, y on the second.
     local = fields + table @ couplings
     return jnp.exp(jnp.sum(jax.nn.log_sigmoid(2.0 * local[:, None, :] * table[None]), axis=-1))
 
 
 @jax.jit
 def independent_parallel_stationary(theta: jax.Array) -> jax.Array:
-    """The independent parallel sampler's own stationary distribution: [X].
+    """The stationary distribution of the independent parallel sampler: [X].
 
-    The chapter's footnote 12 leaves it open; for Ising models it is known. With u_i(x) = h_i + Σ_j J_ij x_j the step
-    from x to y has probability Π_i exp(y_i u_i(x)) / (2 cosh u_i(x)). Let π(x) ∝ exp(h·x) Π_i cosh u_i(x); then
-    π(x) P(x, y) ∝ exp(h·x + h·y + Σ_ij J_ij x_i y_j), which is symmetric: P is reversible for π. Every entry of P is
-    positive, so π is the only one. It is not the model's p unless J = 0.
+    The chapter's footnote 12 leaves it open, but for Ising models it is known. With u_i(x) = h_i + Σ_j J_ij x_j, the
+    step from x to y has probability Π_i exp(y_i u_i(x)) / (2 cosh u_i(x)). Let π(x) ∝ exp(h·x) Π_i cosh u_i(x). Then
+    π(x) P(x, y) ∝ exp(h·x + h·y + Σ_ij J_ij x_i y_j) is symmetric, so P is reversible for π. All entries of P are
+    positive, so π is its only stationary distribution. It differs from the model's p unless J = 0.
     """
     table = jnp.asarray(spins(num_spins(theta)))
     fields, couplings = fields_and_couplings(theta)
@@ -101,13 +105,14 @@ def independent_parallel_stationary(theta: jax.Array) -> jax.Array:
 
 @jax.jit
 def spectral_gap(transition: jax.Array, stationary: jax.Array) -> jax.Array:
-    """1 - the second largest eigenvalue of a reversible chain; its inverse is the Poincaré constant.
+    """1 minus the second largest eigenvalue of a reversible chain.
 
-    Of Definition 4.1.5: E(f, f) / Var(f) is smallest at the second eigenvector of I - P.
+    Its inverse is the Poincaré constant of Definition 4.1.5, because the second eigenvector of I - P minimises
+    E(f, f) / Var(f).
 
     Args:
       transition: [X, X], reversible for `stationary`.
-      stationary: [X], positive.
+      stationary: [X], the stationary distribution, positive.
     """
     root = jnp.sqrt(stationary)
     symmetric = root[:, None] * transition / root
@@ -115,7 +120,13 @@ def spectral_gap(transition: jax.Array, stationary: jax.Array) -> jax.Array:
 
 
 def dirichlet_form(transition: jax.Array, stationary: jax.Array, f: jax.Array, g: jax.Array) -> jax.Array:
-    """E_P(f, g) by its definition: half the mean of (f(x) - f(y)) (g(x) - g(y)) over steps x → y (Definition 4.1.4)."""
+    """E_P(f, g) of Definition 4.1.4: half the mean of (f(x) - f(y)) (g(x) - g(y)) over steps from x to y.
+
+    Args:
+      transition: [X, X], the chain.
+      stationary: [X], its stationary distribution.
+      f, g: [X], functions of the state.
+    """
     flow = stationary[:, None] * transition
     return jnp.sum(flow * (f[:, None] - f) * (g[:, None] - g)) / 2.0
 
@@ -124,10 +135,9 @@ def block_dirichlet_form(log_p: jax.Array, law: BlockLaw, f: jax.Array, g: jax.A
     """The right-hand side of Proposition 4.1.1: E_{(x_{-K}, K)} Cov_{x_K | x_{-K}, K}(f, g).
 
     Args:
-      log_p: [X].
-      law: of the M blocks.
-      f: [M, X], a function of block and state; the same rows for a function of the state.
-      g: like f.
+      log_p: [X], log probabilities of the states.
+      law: the law of the M blocks.
+      f, g: [M, X], functions of block and state. All rows are equal for a function of the state alone.
     """
     kernels = block_kernels(log_p, law)
 
@@ -139,18 +149,19 @@ def block_dirichlet_form(log_p: jax.Array, law: BlockLaw, f: jax.Array, g: jax.A
 
 @jax.jit
 def expected_hitting_times(transition: jax.Array, target: jax.Array) -> jax.Array:
-    """Expected steps until `target`, from every state: [X]; 0 in the target.
+    """The expected number of steps until the target is reached, from each state: [X]; 0 for states in the target.
 
-    States are eliminated one by one, the paths through them added to those between the others (after Grassmann,
-    Taksar and Heyman). Nothing is ever subtracted: 1 - P(x, x) is summed from the other entries. So every entry is
-    right to many digits even where it is 1e200, and solving (I - P) t = 1 would return noise.
+    States are eliminated one by one, and the paths through an eliminated state are added to the transitions between the
+    others (after Grassmann, Taksar and Heyman). Nothing is ever subtracted: 1 - P(x, x) is summed from the other
+    entries. Therefore even results of 1e200 are accurate to many digits, where solving (I - P) t = 1 would return
+    noise.
 
     Args:
-      transition: [X, X]; the target can be reached from everywhere.
+      transition: [X, X], a chain that can reach the target from every state.
       target: [X] bool.
     """
     size = transition.shape[0]
-    # Targets first: elimination goes from the last state to the first that is no target.
+    # Targets are ordered first, because elimination goes from the last state down to the first one outside the target.
     order = jnp.argsort(~target, stable=True)
     count = jnp.sum(target)
     matrix = transition[order][:, order]
@@ -160,7 +171,7 @@ def expected_hitting_times(transition: jax.Array, target: jax.Array) -> jax.Arra
         matrix, costs, exits = carry
         state = size - 1 - i
         leave = jnp.sum(jnp.where(index < state, matrix[state], 0.0))
-        # Rows of states before this one; what is done to the target's rows has no effect.
+        # Only rows of earlier states matter; changes to rows in the target have no effect.
         share = jnp.where(index < state, matrix[:, state] / leave, 0.0)
         matrix = matrix + share[:, None] * jnp.where(index < state, matrix[state], 0.0)
         return matrix, costs + share * costs[state], exits.at[state].set(leave)
@@ -176,10 +187,10 @@ def expected_hitting_times(transition: jax.Array, target: jax.Array) -> jax.Arra
 
 
 def survival(transition: jax.Array, target: jax.Array, start: jax.Array, steps: int) -> jax.Array:
-    """P(target not reached after t steps), t = 0..steps: [steps + 1].
+    """P(the target has not been reached after t steps) for t = 0..steps: [steps + 1].
 
     Args:
-      transition: [X, X].
+      transition: [X, X], the chain.
       target: [X] bool.
       start: [X], the distribution at t = 0.
       steps: the last t.
@@ -194,7 +205,14 @@ def survival(transition: jax.Array, target: jax.Array, start: jax.Array, steps: 
 
 
 def mean_and_sd_within(survival: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and standard deviation of min(T, budget) for a hitting time T; `survival` [..., budget + 1] is P(T > t)."""
+    """Mean and standard deviation of min(T, budget) for a hitting time T.
+
+    Args:
+      survival: [..., budget + 1], P(T > t) for t = 0..budget.
+
+    Returns:
+      (mean, standard deviation), each [...], in steps.
+    """
     budget = survival.shape[-1] - 1
     alive = survival[..., :budget]
     mean = jnp.sum(alive, axis=-1)

@@ -1,4 +1,4 @@
-"""A statement of the chapter, with the number that decides whether the run bears it out."""
+"""A claim of the chapter, with the measured number that decides whether it holds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of a result.
+    """A claim and its check.
 
     Attributes:
-      text: what is claimed, and of what `measured` is.
-      measured: computed from the result's data.
-      relation: how it must stand to `limit`.
-      limit: the number it is held against.
-      reason: of a statement that is known not to hold as the chapter prints it: why.
+      text: what is claimed, and what `measured` is.
+      measured: a number computed from the result's data.
+      relation: the relation of `measured` to `limit` if the claim holds.
+      limit: the number that `measured` is compared with.
+      reason: why the claim fails, if it is known not to hold as the chapter prints it.
     """
 
     text: str
@@ -27,7 +27,7 @@ class Claim:
 
     @property
     def passed(self) -> bool:
-        """Whether it holds; a nan passes nothing."""
+        """Whether the claim holds; False if `measured` is NaN."""
         measured, limit = float(self.measured), float(self.limit)
         return {
             "<=": measured <= limit,
@@ -37,13 +37,13 @@ class Claim:
         }[self.relation]
 
     def line(self) -> str:
-        """'PASS  text: 0.5 <= 1'; what failed is followed by the reason, if one is known."""
+        """The claim in one line, e.g. 'PASS  text: 0.5 <= 1'. After a failure comes the reason, if it is known."""
         verdict = "PASS" if self.passed else "FAIL"
         because = f" ({self.reason})" if self.reason and not self.passed else ""
         return f"{verdict}  {self.text}: {self.measured:.6g} {self.relation} {self.limit:.6g}{because}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, which has no nan and no infinity: they are None."""
+        """Returns the claim as JSON values; a NaN or infinite `measured` becomes None."""
         measured = float(self.measured)
         return {
             "claim": self.text,

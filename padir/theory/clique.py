@@ -1,8 +1,8 @@
-"""The clique of (4.6), counted: exact chains on its number of +1 spins, for cliques of any size.
+"""Exact chains on the number of +1 spins in the clique of (4.6), for cliques of any size.
 
-With one field h and one coupling J in the clique, its spins are alike, and the spins outside are independent of it.
-Both samplers then treat a clique with m spins at +1 the same whichever these are and whatever the outside holds, so m
-is a Markov chain of its own (an exact lumping), on 0..|C|. R_1 is m = |C| and R_{-1} is m = 0.
+All spins in the clique have the same field h and the same coupling J, and the spins outside are independent of them.
+For both samplers it therefore matters only how many spins of the clique are at +1, not which ones. So this number m is
+itself a Markov chain on 0..c, with c = `|C|` (an exact lumping). R_1 is m = c, and R_{-1} is m = 0.
 """
 
 from __future__ import annotations
@@ -20,25 +20,32 @@ from padir.theory.ising import require_float64
 
 
 def log_binomials(n: int) -> np.ndarray:
-    """log C(i, j) for i, j in 0..n: [n + 1, n + 1]; -inf where it is 0."""
+    """Logarithms of the binomial coefficients C(i, j) for i, j in 0..n: [n + 1, n + 1]; -inf if C(i, j) = 0."""
     rows = [[math.log(math.comb(i, j)) if j <= i else -math.inf for j in range(n + 1)] for i in range(n + 1)]
     return np.array(rows)
 
 
 def block_overlaps(n: int, clique: int, k: int) -> np.ndarray:
-    """P(|K ∩ C| = j) for a uniform block of k of n spins, j = 0..clique: [clique + 1]."""
+    """P(a uniform block of k among n spins contains j spins of the clique) for j = 0..clique: [clique + 1].
+
+    Raises:
+      PadirError: the clique or the block has more than n spins, the clique fewer than 2 or the block fewer than 1.
+    """
     if not 2 <= clique <= n or not 1 <= k <= n:
-        raise PadirError(f"blocks of {k} and a clique of {clique} among {n} spins: both take at most {n}")
-    # Python's whole numbers: the binomials of thousands of spins are larger than any float.
+        raise PadirError(
+            f"blocks of {k} and a clique of {clique} among {n} spins: a block must have 1 to {n} spins and the clique "
+            f"2 to {n}"
+        )
+    # Python's integers, because binomials of thousands of spins exceed every float.
     total = math.comb(n, k)
     return np.array([math.comb(clique, j) * math.comb(n - clique, k - j) / total if j <= k else 0.0
                      for j in range(clique + 1)])  # fmt: skip
 
 
 def log_weights(clique: int, coupling: jax.Array | float, field: jax.Array | float) -> jax.Array | np.ndarray:
-    """log of p(x) up to a constant for one clique state with m spins at +1: [clique + 1].
+    """log p(x), up to a constant, of one state of the clique with m spins at +1: [clique + 1].
 
-    The sum S of its spins is 2m - |C|; the pairs' products add up to (S² - |C|) / 2.
+    With c = `|C|`, the sum of its spins is S = 2m - c, and the sum of the products of all pairs is (S² - c) / 2.
     """
     require_float64()
     total = 2.0 * np.arange(clique + 1) - clique
@@ -46,21 +53,21 @@ def log_weights(clique: int, coupling: jax.Array | float, field: jax.Array | flo
 
 
 def mode_probability(clique: int, coupling: float, field: float) -> float:
-    """P(R_1): what a block that holds the whole clique reaches R_1 with, from any state."""
+    """P(R_1): the probability that redrawing a block with the whole clique reaches R_1, from any state."""
     return float(softmax(log_weights(clique, coupling, field) + log_binomials(clique)[clique])[-1])
 
 
 def k_gibbs(n: int, clique: int, k: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
-    """k-Gibbs on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.10)."""
+    """Transition matrix of k-Gibbs on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.10)."""
     return block_gibbs(clique, jnp.asarray(block_overlaps(n, clique, k)), coupling, field)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: jax.Array) -> jax.Array:
-    """Redraws j spins of the clique, all sets of j alike, with probability overlaps[j]: [clique + 1, clique + 1].
+    """Transition matrix [clique + 1, clique + 1] of redrawing j random spins with probability `overlaps[j]`.
 
-    The c - j others hold r of the m spins at +1, hypergeometrically, and the j are redrawn together: m' of all are +1
-    with probability ∝ C(j, m' - r) exp(log_weights[m']).
+    Of the c - j spins that stay, r are at +1, where r has a hypergeometric distribution. The j spins are redrawn
+    jointly: afterwards m' spins are at +1 with probability ∝ C(j, m' - r) exp(log_weights[m']).
     """
     number = np.arange(clique + 1)
     choose = jnp.asarray(log_binomials(clique))
@@ -70,11 +77,11 @@ def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: ja
 
     def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         j, chance = one
-        # [m, r]: of the c - j spins that stay, r are +1.
+        # kept [m, r]: log P(r of the c - j spins that stay are at +1).
         stay = clique - j - rest
         possible = (rest <= before) & (stay >= 0) & (stay <= clique - before)
         kept = choose[before, rest] + choose[clique - before, jnp.clip(stay, 0, clique)] - choose[clique, clique - j]
-        # [r, m']: the j redrawn hold m' - r.
+        # logits [r, m']: m' - r of the j redrawn spins are at +1.
         logits = jnp.where((plus >= 0) & (plus <= j), choose[j, np.clip(plus, 0, clique)], -jnp.inf) + weights
         return total + chance * jnp.where(possible, jnp.exp(kept), 0.0) @ jax.nn.softmax(logits, axis=1), None
 
@@ -83,10 +90,10 @@ def block_gibbs(clique: int, overlaps: jax.Array, coupling: jax.Array, field: ja
 
 @functools.partial(jax.jit, static_argnums=0)
 def independent_parallel(clique: int, coupling: jax.Array, field: jax.Array) -> jax.Array:
-    """The independent parallel sampler on the number of +1 spins: [clique + 1, clique + 1] (Definition 4.1.11).
+    """Transition matrix of the independent parallel sampler: [clique + 1, clique + 1] (Definition 4.1.11).
 
-    Of m spins at +1 each sees the others sum to 2m - 1 - c, of the c - m at -1 each sees 2m + 1 - c; so the next number
-    is the sum of two independent binomial ones.
+    For each of the m spins at +1 the other spins sum to 2m - 1 - c. For each of the c - m spins at -1 they sum to
+    2m + 1 - c. So the next number of +1 spins is the sum of two independent binomial variables.
     """
     size = clique + 1
     choose = log_binomials(clique)

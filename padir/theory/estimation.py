@@ -1,4 +1,4 @@
-"""Figures 4.1 and 4.2: the error of k-pseudolikelihood beside its exact asymptotic prediction."""
+"""Figures 4.1 and 4.2: the error of k-pseudolikelihood and its exact asymptotic prediction."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from padir.theory.settings import require_in
 
 @dataclass(frozen=True)
 class EstimationSettings:
-    """What is fitted.
+    """Settings of the fits.
 
     Attributes:
-      coupling: J; the figures differ in it.
-      spins: N = |C|; all fields are 0.
-      sample_sizes: n, pairs (x, K) each; the text does not print the figures'.
+      coupling: J, in which the two figures differ.
+      spins: N = `|C|`; all fields are 0.
+      sample_sizes: values of n, the number of pairs (x, K). The chapter does not give those of its figures.
       repetitions: fits per point of the figure.
-      check_repetitions: further fits at the largest n, enough to see the small differences between large k.
-      seed: of the samples.
+      check_repetitions: additional fits at the largest n, enough to show the small differences between large k.
+      seed: random seed of the samples.
     """
 
     coupling: float
@@ -53,17 +53,17 @@ class EstimationSettings:
 
 
 def estimation(settings: EstimationSettings) -> tuple[dict[str, Any], list[Claim]]:
-    """Fits k = 1..N by gradient descent, for every sample size.
+    """Fits the model by gradient descent, for each k = 1..N and each sample size.
 
     Returns:
-      Data: per k, tr(Γ_k), and per sample size the prediction tr(Γ_k) / n and the squared errors ‖estimate - theta‖²;
-      and the claims.
+      (data, claims). For each k the data contain tr(Γ_k) and, for each sample size, the prediction tr(Γ_k) / n and the
+      squared errors ‖estimate - theta‖².
     """
     n = settings.spins
     theta = jnp.asarray(clique_parameters(n, n, settings.coupling, 0.0))
     by_k, fits = {}, []
     for k in range(1, n + 1):
-        # As many blocks for every k, and all fits of one k side by side: they share a compiled program.
+        # All k share one compiled program, because each has the same number of blocks and of fits.
         law = with_blocks(uniform_law(n, k), math.comb(n, n // 2))
         random = np.random.default_rng((settings.seed, k))
         runs = [(size, settings.repetitions) for size in settings.sample_sizes]
@@ -78,7 +78,7 @@ def estimation(settings: EstimationSettings) -> tuple[dict[str, Any], list[Claim
 
 
 def _errors(theta: jax.Array, law: BlockLaw, tables: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-    """Squared errors [B] of fits to frequencies [B, M, X], and how near to the minimum the fits are."""
+    """Squared errors [B] of fits to frequencies [B, M, X], and how close the fits are to the minimum."""
     fit = gradient_descent(law, tables)
     exact = newton(law, tables, fit.theta)
     quality = {
@@ -93,12 +93,12 @@ def _errors(theta: jax.Array, law: BlockLaw, tables: np.ndarray) -> tuple[np.nda
 def _summary(
     theta: jax.Array, law: BlockLaw, settings: EstimationSettings, figure: Sequence[np.ndarray], check: np.ndarray
 ) -> dict[str, Any]:
-    """One k: the prediction, the figure's squared errors (by sample size) and those of the check, at the largest."""
+    """The data of one k: the prediction, the figure's errors by sample size, and the check at the largest size."""
     covariance = asymptotic_covariance(theta, law)
     trace, largest = float(jnp.trace(covariance)), max(settings.sample_sizes)
     return {
         "trace": trace,
-        # Of one squared error, were the estimate normal: Var ‖z‖² = 2 tr(Γ²).
+        # For a normal z with covariance Γ, Var ‖z‖² = 2 tr(Γ²).
         "predicted_sd_times_n": float(np.sqrt(2.0 * jnp.sum(covariance**2))),
         "points": [
             {"n": size, "predicted": trace / size, "squared_errors": errors.tolist()}
@@ -115,7 +115,12 @@ def _summary(
 
 
 def estimation_claims(by_k: dict[str, Any], fits: Sequence[dict[str, float]]) -> list[Claim]:
-    """Of the data by k and of how near to the minimum each set of fits came; see `estimation`."""
+    """The claims about Figures 4.1 and 4.2.
+
+    Args:
+      by_k: the data by k; see `estimation`.
+      fits: for each k, how close its fits are to the minimum.
+    """
     models = list(by_k.values())
     pairs = list(zip(models, models[1:], strict=False))
     first, last = (
@@ -123,7 +128,7 @@ def estimation_claims(by_k: dict[str, Any], fits: Sequence[dict[str, float]]) ->
     )
 
     def deviation(model: dict[str, Any], mean: float, n: int, repetitions: int) -> float:
-        """How many standard errors a mean is from the prediction."""
+        """The distance between a mean and its prediction, in standard errors."""
         return abs(mean * n - model["trace"]) / (model["predicted_sd_times_n"] / np.sqrt(repetitions))
 
     at_largest = [(model, max(model["points"], key=lambda point: point["n"])) for model in models]
@@ -135,28 +140,37 @@ def estimation_claims(by_k: dict[str, Any], fits: Sequence[dict[str, float]]) ->
     repetitions = models[0]["check"]["repetitions"]
     return [
         Claim("gradient descent converged: largest gradient norm", max(q["gradient_norm"] for q in fits), "<=", 1e-8),
-        Claim("and at the optimum: largest distance to Newton's", max(q["from_newton"] for q in fits), "<=", 1e-6),
         Claim(
-            "Theorem 4.1.1, exactly: tr(Γ_k) falls with k; smallest tr(Γ_k) / tr(Γ_{k+1})",
+            "gradient descent reached the minimum: largest distance to Newton's method",
+            max(q["from_newton"] for q in fits), "<=", 1e-6,
+        ),
+        Claim(
+            "Theorem 4.1.1, exactly: tr(Γ_k) decreases with k; smallest tr(Γ_k) / tr(Γ_{k+1})",
             min(a["trace"] / b["trace"] for a, b in pairs), ">", 1.0,
         ),
         Claim(
-            "the figure: k = N has a smaller mean error than k = 1 for every n; smallest ratio",
+            "figure: k = N has a smaller mean error than k = 1 for every n; smallest ratio of the two",
             float(np.min(first / last)), ">", 1.0,
         ),
         Claim(
-            f"mean errors of {repetitions} fits fall with k at the largest n; smallest ratio of neighbours",
+            f"mean errors of {repetitions} fits decrease with k at the largest n; smallest ratio of k to k + 1",
             min(a["check"]["mean"] / b["check"]["mean"] for a, b in pairs), ">", 1.0,
         ),
-        Claim("the figure's means at the largest n are tr(Γ_k) / n; most standard errors apart", figure, "<=", 4.0),
-        Claim(f"the means of {repetitions} fits, too; most standard errors apart", check, "<=", 4.0),
         Claim(
-            "section 4.1.2, after Lemma 4.1.1: error <= tr(Γ) / n with probability 0.99; smallest share of these fits",
-            min(m["check"]["share_within_trace"] for m in models), ">=", 0.99,
-            "tr(Γ) / n is the mean error itself; Markov's inequality wants 100 tr(Γ) / n for 0.99",
+            "figure: mean errors at the largest n equal tr(Γ_k) / n; largest difference in standard errors",
+            figure, "<=", 4.0,
         ),
         Claim(
-            "with 100 tr(Γ) / n, as Markov's inequality has it; smallest share",
+            f"mean errors of {repetitions} fits equal tr(Γ_k) / n; largest difference in standard errors",
+            check, "<=", 4.0,
+        ),
+        Claim(
+            "section 4.1.2, after Lemma 4.1.1: error <= tr(Γ) / n with probability 0.99; smallest share of such fits",
+            min(m["check"]["share_within_trace"] for m in models), ">=", 0.99,
+            "tr(Γ) / n is the mean error itself; with Markov's inequality the bound for 0.99 is 100 tr(Γ) / n",
+        ),
+        Claim(
+            "Markov's inequality: error <= 100 tr(Γ) / n with probability 0.99; smallest share of such fits",
             min(m["check"]["share_within_100_traces"] for m in models), ">=", 0.99,
         ),
     ]  # fmt: skip

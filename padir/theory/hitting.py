@@ -1,4 +1,4 @@
-"""Figure 4.3: steps from R_{-1} to R_1, simulated, exact, and as the propositions bound them."""
+"""Figure 4.3: the number of steps from R_{-1} to R_1, simulated, computed exactly, and bounded by the propositions."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from padir.theory.pseudolikelihood import uniform_law
 from padir.theory.settings import require_ascending, require_in
 from padir.theory.simulate import independent_parallel_steps, k_gibbs_steps
 
-# The sampler's name beside 'k = …'.
+# The name of this sampler in the data, where the others are called 'k = …'.
 PARALLEL = "independent parallel"
 
 
 @dataclass(frozen=True)
 class HittingSettings:
-    """The figure's models and chains.
+    """The models and chains of the figure.
 
     Attributes:
       spins: N.
-      clique: |C|.
-      field: h_i, of all spins.
-      couplings: J. The chapter's text does not print the figure's; in this range all that its caption says can be
-        seen: independent parallel does not arrive (below 4 it does), k < |C| slows down as J grows.
-      block_sizes: k of the simulated k-Gibbs samplers; the exact times are of all k.
-      wide_couplings: J of the exact curves and the bounds, which begin to say something at larger J.
-      enumerated_spins: N of the model whose chains are enumerated whole, to check the counted ones.
-      budget: steps after which a run is given up.
+      clique: `|C|`.
+      field: h_i of all spins.
+      couplings: values of J. The chapter does not give those of its figure. In this range everything that its caption
+        says can be seen: independent parallel does not reach R_1 (below 4 it does), and k-Gibbs with k < `|C|` becomes
+        slower as J grows.
+      block_sizes: values of k of the simulated k-Gibbs samplers. Exact times are computed for all k.
+      wide_couplings: values of J for the exact curves and the bounds, which are not empty at larger J.
+      enumerated_spins: N of the model whose chains are enumerated on all states, to check the lumped chains.
+      budget: number of steps after which a run is given up.
       repetitions: runs per point.
-      seed: of the runs.
+      seed: random seed of the runs.
     """
 
     spins: int = 10
@@ -64,19 +65,23 @@ class HittingSettings:
 
 
 def hitting(settings: HittingSettings) -> dict[str, Any]:
-    """Simulates and computes.
+    """Simulates the samplers and computes their exact hitting times and bounds.
 
     Returns:
-      `simulated` and `exact`: by sampler ('k = 4', PARALLEL), by J in order; `wide`: expected steps over
-      wide_couplings; `parallel_reached`: over them, P(independent parallel arrives within the budget); `bounds`:
-      Proposition 4.1.4's bound on them; `tails`: the worst J at that proposition's T; `lumping`: how far the counted
-      chain is from the enumerated one.
+      A dictionary with the following keys.
+
+      * simulated, exact: steps for each sampler ('k = 4', …, or PARALLEL), in the order of `couplings`.
+      * wide: exact expected steps for each sampler, in the order of `wide_couplings`.
+      * parallel_reached: P(independent parallel reaches R_1 within the budget), in the order of `wide_couplings`.
+      * bounds: Proposition 4.1.4's bounds on the expected steps, in the order of `wide_couplings`.
+      * tails: P(R_1 is missed) at the T of Proposition 4.1.4, for the worst J.
+      * lumping: the difference between lumped and enumerated chains.
     """
     names = [f"k = {k}" for k in range(1, settings.spins + 1)]
     overlaps = np.stack([clique.block_overlaps(settings.spins, settings.clique, k) for k in range(1, len(names) + 1)])
     split = len(settings.couplings)
     couplings = jnp.asarray([*settings.couplings, *settings.wide_couplings])
-    # One program for all samplers but independent parallel and for all J.
+    # One compiled program for all k and all J.
     gibbs = jax.jit(jax.vmap(functools.partial(_gibbs, settings), in_axes=(0, None)))(jnp.asarray(overlaps), couplings)
     parallel = jax.jit(functools.partial(_parallel, settings))(couplings)
     summaries = {name: jax.tree.map(lambda values, at=at: values[at], gibbs) for at, name in enumerate(names)}
@@ -96,19 +101,19 @@ def hitting(settings: HittingSettings) -> dict[str, Any]:
 
 
 def _gibbs(settings: HittingSettings, overlaps: jax.Array, couplings: jax.Array) -> dict[str, jax.Array]:
-    """`_summary` of k-Gibbs by its block overlaps [|C| + 1], by J [J]."""
+    """`_summary` of k-Gibbs with block overlaps [clique + 1], for each of the couplings [J]."""
     size, field = settings.clique, settings.field
     return jax.vmap(lambda j: _summary(settings, clique.block_gibbs(size, overlaps, j, field)))(couplings)
 
 
 def _parallel(settings: HittingSettings, couplings: jax.Array) -> dict[str, jax.Array]:
-    """`_summary` of the independent parallel sampler, by J [J]."""
+    """`_summary` of the independent parallel sampler, for each of the couplings [J]."""
     size, field = settings.clique, settings.field
     return jax.vmap(lambda j: _summary(settings, clique.independent_parallel(size, j, field)))(couplings)
 
 
 def _summary(settings: HittingSettings, matrix: jax.Array) -> dict[str, jax.Array]:
-    """Of a counted chain [|C| + 1, |C| + 1] from m = 0: itself, expected steps, mean, sd and reach in the budget."""
+    """A lumped chain [clique + 1, clique + 1], and its expected steps and steps within the budget, from m = 0."""
     target = jnp.arange(settings.clique + 1) == settings.clique
     alive = chains.survival(matrix, target, jnp.zeros(settings.clique + 1).at[0].set(1.0), settings.budget)
     mean, sd = chains.mean_and_sd_within(alive)
@@ -122,13 +127,13 @@ def _summary(settings: HittingSettings, matrix: jax.Array) -> dict[str, jax.Arra
 
 
 def _simulate(settings: HittingSettings) -> dict[str, Any]:
-    """By sampler: steps [J][repetitions], the budget where it was not enough, and how many runs arrived [J]."""
+    """For each sampler: the steps [J][repetitions], at most the budget, and how many runs reached R_1 [J]."""
     n, repetitions = settings.spins, settings.repetitions
     thetas = np.stack([clique_parameters(n, settings.clique, j, settings.field) for j in settings.couplings])
     thetas = jnp.asarray(np.repeat(thetas, repetitions, axis=0))
     target = jnp.asarray(mode(n, settings.clique, 1))
     key = jax.random.key(settings.seed)
-    # Spins outside the clique start anywhere: they have no influence on it.
+    # Spins outside the clique start at random, because they do not influence it.
     starts = jax.random.randint(jax.random.fold_in(key, 0), (len(thetas),), 0, 2**n)
     starts = starts & ~(2**settings.clique - 1)
     runs = {
@@ -149,16 +154,16 @@ def _simulate(settings: HittingSettings) -> dict[str, Any]:
 
 
 def _bounds(settings: HittingSettings, matrices: np.ndarray) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Proposition 4.1.4's bounds on the expected steps over wide_couplings, and its tail probabilities.
+    """Proposition 4.1.4's bounds on the expected steps for `wide_couplings`, and its tail probabilities.
 
-    If every step arrives with probability at least 1 - c_{R_1}, the expectation is at most 1 / (1 - c_{R_1}).
+    If every step reaches R_1 with probability at least 1 - c_{R_1}, the expected number is at most 1 / (1 - c_{R_1}).
 
-    Two bounds: with ‖h‖₁ of all spins, as printed; and with the clique's own, which is the same proposition: the spins
-    outside are independent of the clique, so every step acts on it as the step on N spins whose outer fields are 0.
+    There are two bounds. One takes ‖h‖₁ over all spins, as printed. The other takes it over the clique only. It follows
+    from the same proposition: spins outside the clique are independent of it, so their fields can be set to 0.
 
     Args:
-      settings: of the figure.
-      matrices: [N, J, |C| + 1, |C| + 1], the counted chains of k = 1..N over wide_couplings.
+      settings: the settings of the figure.
+      matrices: [N, J, clique + 1, clique + 1], the lumped chains of k = 1..N for `wide_couplings`.
     """
     bounds: dict[str, Any] = {"all fields": {}, "clique's fields": {}}
     tails = []
@@ -179,12 +184,12 @@ def _bounds(settings: HittingSettings, matrices: np.ndarray) -> tuple[dict[str, 
 
 
 def _tail(matrix: np.ndarray, steps: int) -> dict[str, float]:
-    """`steps`, and P(R_1 missed for so long) from the worst start; matrix [|C| + 1, |C| + 1]."""
+    """`steps`, and P(R_1 is not reached within `steps`) from the worst start; matrix [clique + 1, clique + 1]."""
     return {"steps": steps, "missed": float(np.linalg.matrix_power(matrix[:-1, :-1], steps).sum(axis=1).max())}
 
 
 def _lumping(settings: HittingSettings) -> dict[str, Any]:
-    """Expected steps by full enumeration, at the first J, beside the counted chain's."""
+    """Expected steps for the first J, from the chain on all states and from the lumped chain."""
     n, coupling = settings.enumerated_spins, settings.couplings[0]
     theta = jnp.asarray(clique_parameters(n, settings.clique, coupling, settings.field))
     target = jnp.asarray(mode(n, settings.clique, 1))

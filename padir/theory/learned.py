@@ -1,10 +1,11 @@
-"""A learnt sampler: a tiny PaDIR model trained on Ising samples, and its decoding loop as a Markov chain.
+"""A learnt sampler: a tiny PaDIR model trained on samples of Ising models, with its decoding loop as a Markov chain.
 
-One model learns several Ising models; the source names which: [the coupling's token, EOS]. The target is the spins, one
-token each, and EOS. Training masks a random share of them, as mask-predict does. Decoding starts from all MASK; every
-step then masks k random spins again and writes them anew, in parallel and so independently of each other.
+One network learns several Ising models. The source names the model: [token of the coupling, EOS]. The target has one
+token per spin, then EOS. Training masks a random share of the spins, as in mask-predict. Decoding starts from MASK
+everywhere. Each step then remasks k random spins and predicts them in parallel, and so independently of each other.
 
-As N is small, what the network says of every masked input fits in a table, and the loop's chain is known exactly.
+Since N is small, the network's predictions for all masked inputs fit into a table. This gives the exact Markov chain of
+the decoding loop.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ MINUS_ID, PLUS_ID = UNK_ID + 1, UNK_ID + 2
 
 @dataclass(frozen=True)
 class LearnedSettings:
-    """Models, training and chains.
+    """Settings of models, training and chains.
 
     Attributes:
-      spins: N = |C|; all fields are 0.
-      couplings: J.
-      samples: drawn from each model, to train on.
-      train_steps, batch_size: of training.
-      decoder_layers: of the network; d 32, one encoder layer.
-      block_sizes: k, spins that a step of decoding writes.
-      steps: T, at which chains are compared to the truth.
-      loop_steps: up to this T the decoding loop is run, too.
-      runs: of the decoding loop, for each J and k.
-      seed: of everything.
+      spins: N = `|C|`; all fields are 0.
+      couplings: values of J.
+      samples: number of training samples from each model.
+      train_steps, batch_size: number of updates, and samples per update.
+      decoder_layers: decoder layers of the network, which has d = 32 and one encoder layer.
+      block_sizes: values of k, the number of spins that a decoding step writes.
+      steps: values of T, the numbers of steps after which chains are compared with the truth.
+      loop_steps: largest T for which the decoding loop is also run.
+      runs: runs of the decoding loop for each J and k.
+      seed: random seed of data, training and decoding.
     """
 
     spins: int = 4
@@ -80,7 +81,7 @@ class LearnedSettings:
             require_in(self, name, 2)
 
     def model(self) -> PadirModel:
-        """One training stage, MASK only."""
+        """The PaDIR model: one training stage, with MASK as the only noise."""
         network = NetworkConfig(
             embed_dim=32, num_heads=2, head_dim=16, mlp_dim=64, dropout_rate=0.0,
             num_encoder_layers=1, num_decoder_layers=self.decoder_layers, max_positions=self.spins + 1,
@@ -92,22 +93,22 @@ class LearnedSettings:
         return PadirModel(ids, network, 2, self.spins + 1, corruption=noise, num_stages=1, length_predictor="oracle")
 
     def steps_of_loop(self) -> list[int]:
-        """Those of `steps` after which the loop is compared."""
+        """The values of `steps` for which the decoding loop is run."""
         return [step for step in self.steps if step <= self.loop_steps]
 
     def sources(self) -> np.ndarray:
-        """[J, 2] int32."""
+        """The source of each coupling: [J, 2] int32."""
         names = PLUS_ID + 1 + np.arange(len(self.couplings), dtype=np.int32)
         return np.stack([names, np.full_like(names, EOS_ID)], axis=1)
 
 
 @dataclass(frozen=True)
 class RemaskRandomBlocks(RemaskPolicy):
-    """So many positions before the last, all sets alike, in each row and step its own.
+    """Remasks k random positions before the last one (EOS), drawn uniformly for each row and step.
 
     Attributes:
-      counts: k of each source, all of whose rows lie together.
-      seed: of the choice.
+      counts: k of each source; the rows of a source follow each other.
+      seed: random seed.
     """
 
     counts: tuple[int, ...]
@@ -124,7 +125,7 @@ class RemaskRandomBlocks(RemaskPolicy):
 
 
 def to_tokens(states: np.ndarray, n: int, masked: np.ndarray | int = 0, mask_id: int = 0) -> np.ndarray:
-    """States [...] → targets [..., n + 1] int32, EOS last; spins of the block `masked` hold mask_id."""
+    """Converts states [...] to targets [..., n + 1] int32, EOS last; spins in the block `masked` become `mask_id`."""
     plus = (np.asarray(states)[..., None] >> np.arange(n)) & 1
     hidden = (np.asarray(masked)[..., None] >> np.arange(n)) & 1
     tokens = np.where(hidden, mask_id, np.where(plus, PLUS_ID, MINUS_ID))
@@ -132,7 +133,7 @@ def to_tokens(states: np.ndarray, n: int, masked: np.ndarray | int = 0, mask_id:
 
 
 def to_states(tokens: np.ndarray) -> np.ndarray:
-    """Targets [..., n + 1] → states [...]; 2^n for what is no sequence of spins."""
+    """Converts targets [..., n + 1] to states [...]; 2^n if a position holds no spin."""
     written = np.asarray(tokens)[..., :-1]
     n = written.shape[-1]
     states = np.sum((written == PLUS_ID) << np.arange(n), axis=-1)
@@ -140,7 +141,15 @@ def to_states(tokens: np.ndarray) -> np.ndarray:
 
 
 def train_sampler(settings: LearnedSettings, probabilities: np.ndarray) -> tuple[PyTree, float]:
-    """Trains on samples of the models; probabilities [J, X] → (parameters, mean loss of the last 100 steps)."""
+    """Trains the network on samples of the Ising models.
+
+    Args:
+      settings: the settings.
+      probabilities: [J, X], the distribution of each Ising model.
+
+    Returns:
+      (parameters, mean loss of the last 100 steps).
+    """
     model, mesh = settings.model(), make_mesh(jax.devices("cpu")[:1])
     warmup = max(1, settings.train_steps // 10)
     config = OptimizerConfig(peak_learning_rate=0.08, momentum=0.8, warmup_steps=warmup)
@@ -158,17 +167,17 @@ def train_sampler(settings: LearnedSettings, probabilities: np.ndarray) -> tuple
             "decoder_target_tokens": to_tokens(states, settings.spins),
         }
         state, metrics = step(state, batch)
-        # Waited for, so that updates do not queue up by the thousand.
+        # Waiting for the loss keeps thousands of updates from queueing up.
         losses.append(float(metrics["loss"]))
     return state.params, float(np.mean(losses[-100:]))
 
 
 def spin_table(settings: LearnedSettings, params: PyTree) -> tuple[np.ndarray, float]:
-    """What the network says of every state with every block masked.
+    """The network's predictions for every state with every block masked.
 
     Returns:
-      P(+1) among the two spin tokens, [J, 2^N - 1, X, N], row b - 1 with the block b masked; and the largest
-      probability it gives to any other token.
+      (table, leak). The table [J, 2^N - 1, X, N] holds P(+1) among the two spin tokens; in row b - 1 the block b is
+      masked. The leak is the largest probability that any masked position gives to other tokens.
     """
     model, n = settings.model(), settings.spins
     blocks = np.arange(1, 2**n)
@@ -190,11 +199,11 @@ def spin_table(settings: LearnedSettings, params: PyTree) -> tuple[np.ndarray, f
 
 
 def run_loop(settings: LearnedSettings, params: PyTree) -> np.ndarray:
-    """Runs PaDIR's loop for every J and k, in one decode whose sources they are.
+    """Runs PaDIR's decoding loop for every J and k, all in one batch.
 
     Returns:
-      Frequencies [J, k, T, X + 1] after those of `settings.steps` that are at most `loop_steps`; the last is of what is
-      no sequence of spins.
+      Frequencies [J, k, T, X + 1] of the states after each T in `settings.steps_of_loop()`. The last entry counts
+      outputs that are not sequences of spins.
     """
     model, n, steps = settings.model(), settings.spins, settings.steps_of_loop()
     sizes = len(settings.block_sizes)
@@ -209,18 +218,24 @@ def run_loop(settings: LearnedSettings, params: PyTree) -> np.ndarray:
         return_trace=True,
         target_buckets=(n + 1,),
     )
-    # Chains are hypotheses of one length: rows of one source have random numbers of their own.
+    # Each run is a hypothesis of its source; all have the same length but different random numbers.
     lengths = np.full((len(sources), settings.runs), n + 1, np.int32)
     decode = jax.jit(model.decode, static_argnames="config")
     trace = decode(params, sources, jax.random.key(settings.seed + 1), config, lengths=lengths).trace
-    # [T, J·k, runs]: what was written last, before anything was masked again.
+    # [T, J·k, runs]: the output of each step, before any position is remasked.
     states = to_states(np.asarray(trace.proposals)[np.array(steps) - 1])
     found = [[np.bincount(row, minlength=2**n + 1) / settings.runs for row in rows] for rows in states]
     return np.moveaxis(np.array(found), 0, 1).reshape(-1, sizes, len(steps), 2**n + 1)
 
 
 def after_steps(plus_from_nothing: Array, transition: Array, steps: Sequence[int]) -> np.ndarray:
-    """Distributions [T, X] of a chain whose first step draws all spins independently: P(+1) [N], then [X, X]."""
+    """Distributions [T, X] of a chain after each number of steps; the first step draws all spins independently.
+
+    Args:
+      plus_from_nothing: [N], P(+1) of each spin in the first step.
+      transition: [X, X], transition matrix of all later steps.
+      steps: values of T, each at least 1.
+    """
     values = spins(len(plus_from_nothing))
     plus = np.asarray(plus_from_nothing)
     start = np.prod(np.where(values > 0, plus, 1.0 - plus), axis=1)
@@ -228,13 +243,21 @@ def after_steps(plus_from_nothing: Array, transition: Array, steps: Sequence[int
 
 
 def learned(settings: LearnedSettings) -> tuple[dict[str, Any], list[Claim]]:
-    """Trains, tabulates, runs; called in float64, of which training and decoding take no notice.
+    """Trains the network and compares its decoding loop, as a Markov chain, with the truth.
+
+    Call it in float64; training and decoding use float32 all the same.
 
     Returns:
-      Data: by J and k, total variation to the truth after each T of four samplers: 'loop' (PaDIR's, run, as far as
-      `loop_steps`), 'chain' (its exact chain), 'ideal' (the same chain with the true marginals in the network's place)
-      and 'k_gibbs' (the block drawn jointly); 'loop_deviation', the loop's frequencies from its chain's probabilities,
-      in standard errors. And the claims.
+      (data, claims). For each J and k, the data have the total variation between four samplers and the truth, after
+      each T.
+
+      * loop: PaDIR's decoding loop, simulated up to `loop_steps`.
+      * chain: the exact Markov chain of the loop.
+      * ideal: the same chain with the true marginals instead of the network's predictions.
+      * k_gibbs: the chain that draws each block jointly.
+
+      There is also loop_deviation: the largest difference between the frequencies of the loop and the probabilities of
+      its chain, in standard errors.
     """
     n = settings.spins
     log_ps = [log_probabilities(jnp.asarray(clique_parameters(n, n, j, 0.0))) for j in settings.couplings]
@@ -254,12 +277,20 @@ def learned(settings: LearnedSettings) -> tuple[dict[str, Any], list[Claim]]:
 
 
 def _compare(settings: LearnedSettings, k: int, log_p: Array, plus: np.ndarray, found: np.ndarray) -> dict[str, Any]:
-    """One J and k of the data; log_p [X], plus [2^N - 1, X, N] of the network, frequencies [T, X + 1] of the loop."""
+    """The data of one J and k.
+
+    Args:
+      settings: the settings.
+      k: spins per step.
+      log_p: [X], log probabilities of the Ising model.
+      plus: [2^N - 1, X, N], the network's predictions for this J; see `spin_table`.
+      found: [T, X + 1], frequencies of the loop.
+    """
     truth, law, steps = np.exp(log_p), uniform_law(settings.spins, k), settings.steps
     said = jnp.asarray(plus[np.asarray(law.blocks) - 1])
-    even = np.full(settings.spins, 0.5)  # The true marginals, as there is no field.
+    even = np.full(settings.spins, 0.5)  # The true marginals, because all fields are 0.
     distributions = {
-        # The first step reads nothing but MASK.
+        # In the first step all positions are MASK, so it uses the last row of the table.
         "chain": after_steps(plus[-1, 0], product_dynamics(said, law.blocks), steps),
         "ideal": after_steps(even, product_dynamics(block_marginals(log_p, law), law.blocks), steps),
         "k_gibbs": after_steps(even, block_dynamics(log_p, law), steps),
@@ -274,12 +305,16 @@ def _compare(settings: LearnedSettings, k: int, log_p: Array, plus: np.ndarray, 
 
 
 def _distance(distributions: np.ndarray, truth: np.ndarray) -> list[float]:
-    """Total variation of distributions [T, X] to the truth [X]."""
+    """Total variation between distributions [T, X] and the truth [X]."""
     return (np.abs(distributions - truth).sum(axis=1) / 2.0).tolist()
 
 
 def learned_claims(data: dict[str, Any]) -> list[Claim]:
-    """Of the data that `learned` returns; of neighbouring k or J only if there are two."""
+    """The claims about the learnt sampler. Claims that compare values of k or J need at least two of them.
+
+    Args:
+      data: the data that `learned` returns.
+    """
     entries = [entry for by_k in data["by_coupling"].values() for entry in by_k.values()]
     by_k = list(data["by_coupling"].values())
     sizes = sorted(map(int, by_k[0]))
@@ -289,40 +324,42 @@ def learned_claims(data: dict[str, Any]) -> list[Claim]:
     )
     claims = [
         Claim(
-            "PaDIR's loop is the chain computed for it: most standard errors apart",
+            "PaDIR's loop follows the chain computed for it: largest difference in standard errors",
             max(max(entry["loop_deviation"]) for entry in entries), "<=", 5.0,
         ),
-        Claim("probability given to what is no spin, at most", data["leak"], "<=", 0.01),
+        Claim("masked positions become spins: largest probability of other tokens", data["leak"], "<=", 0.01),
         Claim(
             f"k = {small} ends near the truth for every J: largest total variation", limits[:, 0].max(), "<=", 0.05,
-            "the network's own error, which falls with the samples it is trained on",
+            "this is the network's error, which decreases with the number of training samples",
         ),
         Claim(
-            "what is missing is the parallelism, not the learning: most that chain and ideal end apart",
+            "the error comes from parallel decoding, not from learning: largest difference in total variation between "
+            "the learnt chain and the chain with true marginals",
             max(abs(entry["chain"][-1] - entry["ideal"][-1]) for entry in entries), "<=", 0.05,
-            "the network's own error, which falls with the samples it is trained on",
+            "this is the network's error, which decreases with the number of training samples",
         ),
         Claim(
-            f"k-Gibbs with k = {large} has no such limit: total variation after two steps, at the largest J",
+            f"k-Gibbs with k = {large} reaches the truth: total variation after two steps, for the largest J",
             by_k[-1][large]["k_gibbs"][1], "<=", 1e-9,
         ),
     ]  # fmt: skip
     if len(sizes) > 1:
-        # Between small k the network's own error may be the larger: exactly for all k, of the network for the outer.
+        # For neighbouring k the network's error can exceed the effect of k, so the learnt chain is checked only for
+        # the smallest and the largest k.
         claims += [
             Claim(
-                "writing more spins at once ends farther from it, with the true conditionals and the largest J: "
-                "smallest step between neighbouring k",
+                "larger k ends farther from the truth, with true marginals: smallest increase from one k to the next, "
+                "for the largest J",
                 np.diff(ideal[-1]).min(), ">", 0.0,
             ),
             Claim(
-                f"and as learnt: k = {large} ends farther from it than k = {small}; smallest difference over J",
+                f"larger k ends farther from the truth, as learnt: smallest increase from k = {small} to k = {large}",
                 (limits[:, -1] - limits[:, 0]).min(), ">", 0.0,
             ),
         ]  # fmt: skip
     if len(by_k) > 1:
         claims.append(Claim(
-            "the farther the larger J: smallest step between neighbouring J at the largest k",
+            "larger J ends farther from the truth: smallest increase from one J to the next, for the largest k",
             np.diff(limits[:, -1]).min(), ">", 0.0,
         ))  # fmt: skip
     return claims

@@ -1,4 +1,4 @@
-"""The figures, drawn from the data that lie beside them."""
+"""Draws the figures from the data of the JSON files beside them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _colour(index: int, count: int) -> tuple[float, ...]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Writes a PNG of 64 colours, a third of the size."""
+    """Writes a PNG with 64 colours, which makes the file smaller."""
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=110)
     Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)
@@ -37,7 +37,7 @@ def draw_estimation(path: Path, data: Mapping[str, Any]) -> None:
         sizes = np.array([point["n"] for point in model["points"]], float)
         errors = np.array([point["squared_errors"] for point in model["points"]])
         axes.plot(sizes, [point["predicted"] for point in model["points"]], color=colour, linewidth=1)
-        # A little apart, or the bars of different k would hide each other.
+        # Shifted slightly, so that the bars of different k do not hide each other.
         axes.errorbar(
             sizes * 1.04 ** (index - 1.5), errors.mean(axis=1), 0.5 * errors.std(axis=1, ddof=1),
             fmt="o", markersize=4, capsize=3, color=colour, label=f"k = {k}",
@@ -57,7 +57,10 @@ def draw_estimation(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def draw_theorems(path: Path, data: Mapping[str, Any]) -> None:
-    """Efficiency by k, the Poincaré bound against what it bounds, and the gap of k-Gibbs, per random model."""
+    """Draws efficiency by k, the Poincaré constant against the variance it bounds, and the spectral gap of k-Gibbs.
+
+    Each line or marker is one random model.
+    """
     figure = Figure(figsize=(12.5, 4), layout="constrained")
     efficiency, bound, gaps = figure.subplots(1, 3)
     for index, (n, measures) in enumerate(data["by_spins"].items()):
@@ -96,7 +99,12 @@ def draw_theorems(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def draw_hitting(path: Path, data: Mapping[str, Any]) -> None:
-    """Figure 4.3, the same exactly over a wide range of J with Proposition 4.1.4, and Proposition 4.1.5 over |C|."""
+    """Draws Figure 4.3, exact steps and Proposition 4.1.4 over a wide range of J, and Proposition 4.1.5 by clique size.
+
+    Args:
+      path: the PNG file to write.
+      data: the results of `hitting` and `separation`, under these names.
+    """
     figure = Figure(figsize=(16, 6), layout="constrained")
     narrow, wide, stuck = figure.subplots(1, 3)
     _draw_simulated(narrow, data["hitting"])
@@ -120,7 +128,7 @@ def _draw_simulated(axes: Axes, data: Mapping[str, Any]) -> None:
     for index, (name, runs) in enumerate(data["simulated"].items()):
         steps = np.array(runs["steps"], float)
         axes.plot(couplings, data["exact"][name]["mean_within_budget"], color=colours[name], linewidth=1)
-        # Bars below 1 step would leave the picture.
+        # The lower bars end at half a step, because the axis is logarithmic.
         half = 0.5 * steps.std(axis=1, ddof=1)
         mean = steps.mean(axis=1)
         axes.errorbar(
@@ -157,7 +165,7 @@ def _draw_wide(axes: Axes, data: Mapping[str, Any]) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("J")
     axes.set_ylabel("expected steps, exact")
-    axes.set_title("the same, exactly, and the bound 1 / (1 − c_R₁)", fontsize=9)
+    axes.set_title("exact expected steps and the bound 1 / (1 − c_R₁)", fontsize=9)
 
 
 def _draw_stuck(axes: Axes, separation: Mapping[str, Any]) -> None:
@@ -171,7 +179,7 @@ def _draw_stuck(axes: Axes, separation: Mapping[str, Any]) -> None:
         sizes, [entry["n_gibbs_expected_steps"] for entry in separation["stuck"]], "o-", markersize=4,
         color=_colour(9, 10), label="N-Gibbs: expected",
     )  # fmt: skip
-    # Each promise of the corollary once: delta has little influence on |C|.
+    # The cases of the corollary, for all delta together, since delta hardly affects |C|.
     for steps in separation["settings"]["corollary_steps"]:
         cases = [entry for entry in separation["corollary"] if entry["steps"] == steps]
         axes.plot([entry["clique"] for entry in cases], [steps] * len(cases), "^", color="#CC79A7", markersize=5)
@@ -186,7 +194,12 @@ def _draw_stuck(axes: Axes, separation: Mapping[str, Any]) -> None:
 
 
 def draw_learned(path: Path, data: Mapping[str, Any]) -> None:
-    """Total variation to the truth of the learnt sampler, its limits and k-Gibbs: by steps for every J; at the end."""
+    """Draws the total variation between samplers and the truth: by steps for each J, and after the last step by k.
+
+    Args:
+      path: the PNG file to write.
+      data: the data of `learned`.
+    """
     settings, by_coupling = data["settings"], data["by_coupling"]
     figure = Figure(figsize=(4.2 * (len(by_coupling) + 1), 4.2), layout="constrained")
     *panels, ends = figure.subplots(1, len(by_coupling) + 1, sharey=True)
@@ -206,7 +219,7 @@ def draw_learned(path: Path, data: Mapping[str, Any]) -> None:
         ends.plot(sizes, [max(entry["ideal"][-1], 1e-6) for entry in by_k.values()], "--", color=colour, linewidth=0.9)
         ends.plot(sizes, [entry["loop"][-1] for entry in by_k.values()], "o", color=colour, markersize=4)
     ends.set_xticks(sizes)
-    ends.set_xlabel("k, spins a step writes")
+    ends.set_xlabel("k, spins written per step")
     ends.set_title(f"after {settings['steps'][-1]} steps (loop: {settings['loop_steps']})", fontsize=10)
     for axes in (*panels, ends):
         axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""`padir theory`: the figures of chapter 4's theory and the claims that go with them."""
+"""`padir theory`: draws the figures of the theory in chapter 4 and checks its claims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.progress import announce
 from padir.theory import pictures
 from padir.theory.claims import Claim
@@ -75,7 +75,7 @@ def _learned(quick: bool) -> Result:
     return learned(settings)
 
 
-# What computes each figure, and what draws it.
+# The functions that compute and draw each figure.
 FIGURES: dict[str, tuple[Callable[[bool], Result], Callable[[Path, dict[str, Any]], None]]] = {
     "figure_4_1": (functools.partial(_estimation, 0.05), pictures.draw_estimation),
     "figure_4_2": (functools.partial(_estimation, 0.3), pictures.draw_estimation),
@@ -84,32 +84,33 @@ FIGURES: dict[str, tuple[Callable[[bool], Result], Callable[[Path, dict[str, Any
     "learned": (_learned, pictures.draw_learned),
 }
 
-# What a reader of a figure must know beside its numbers.
+# What the reader of a figure must know.
 _NOTES = {
     "theorems": [
-        "Theorem 4.1.3 is checked with the chain on states (Definition 4.1.8). Its proof writes the chain on pairs "
-        "(x, K) of (4.26), which never changes K: that one has gap 0, and read with it the theorem is empty.",
-        "'k times the gap' is Lee (2023), which the chapter cites.",
+        "Theorem 4.1.3 is checked with the chain on states (Definition 4.1.8). Its proof uses the chain on pairs "
+        "(x, K) of (4.26), which never changes K. That chain has a spectral gap of 0, so the theorem would be empty.",
+        "The claim about k times the gap is by Lee (2023), whom the chapter cites.",
     ],
     "figure_4_3": [
-        "The chapter's text does not print the figure's J; see HittingSettings.couplings for the choice.",
-        "The figure's models (h = 5 for all 10 spins, 4 in the clique) do not meet Assumption 4.1.5: h_G = 20 is less "
-        "than the 30 of the spins outside. Proposition 4.1.4's proof does not use that part, nor J_0 > 0.",
-        "With |C| = 4 Proposition 4.1.5's T is below one step and Corollary 4.1.1 does not apply: the third panel "
-        "checks them on larger cliques.",
+        "The chapter does not give the values of J of its figure; HittingSettings.couplings explains our choice.",
+        "The models of the figure (h = 5 for all 10 spins, 4 of them in the clique) do not meet Assumption 4.1.5: "
+        "h_G = 20 is less than 30, the sum of the fields outside. The proof of Proposition 4.1.4 uses neither this "
+        "part of the assumption nor J_0 > 0.",
+        "With |C| = 4, T of Proposition 4.1.5 is below one step, and Corollary 4.1.1 does not apply. The third panel "
+        "checks both on larger cliques.",
     ],
     "learned": [
-        "What the learnt chains keep of total variation at k = 1 is the network's error: it changes with the seed and "
-        "falls with the samples trained on. A slow chain makes more of it than a fast one.",
-        "Of R runs even the truth would measure a total variation of the order of 1 / sqrt(R): compare the loop "
-        "with its chain, not with 0.",
+        "At k = 1 the total variation that remains is the network's error. It depends on the seed and decreases with "
+        "the number of training samples. A chain that mixes slowly amplifies it more than a fast one.",
+        "Even R samples from the true distribution have a total variation of the order of 1 / sqrt(R). Therefore the "
+        "loop should be compared with its chain, not with 0.",
     ],
 }
 
 
 @contextlib.contextmanager
 def _cheap_programs(cheap: bool) -> Iterator[None]:
-    """If `cheap`, XLA optimises little: at small sizes compiling takes longer than running."""
+    """If `cheap`, turns off most of XLA's optimisations: for small sizes, compiling takes longer than running."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", before or cheap)
     try:
@@ -121,34 +122,31 @@ def _cheap_programs(cheap: bool) -> Iterator[None]:
 def theory(
     output_dir: str, quick: bool = False, figures: Sequence[str] = tuple(FIGURES), processes: int = 2
 ) -> dict[str, Any]:
-    """Draws figures and checks claims; prints a line per claim. Computes on the CPU.
+    """Draws figures and checks claims on the CPU, and prints one line per claim.
 
-    Writes <output_dir>/theory_<figure>.png and .json per figure; the JSON has facts of the run, settings, data, and
-    the claims with what was measured.
+    Writes `theory_<figure>.png` and `theory_<figure>.json` into `output_dir` for each figure. The JSON file has facts
+    of the run, settings, data, and the claims with the measured numbers.
 
     Args:
-      output_dir: folder to write to.
-      quick: fewer models, sizes and repetitions, in about half a minute.
-      figures: which of figure_4_1, figure_4_2, theorems, figure_4_3 and learned.
-      processes: figures made at a time, each in a process of its own; 1 makes them in this one.
+      output_dir: the folder to write to.
+      quick: whether to use fewer models, sizes and repetitions, which takes less than a minute.
+      figures: the figures to draw: figure_4_1, figure_4_2, theorems, figure_4_3 and learned.
+      processes: number of child processes, each of which works on one figure at a time; 1 uses this process only.
 
     Returns:
-      By figure, what its JSON holds.
+      The contents of each figure's JSON file, by figure.
 
     Raises:
-      PadirError: there is no such figure, no process, or `output_dir` is a file.
+      PadirError: there is no such figure, `processes` is below 1, or `output_dir` cannot be created.
     """
     if isinstance(figures, str) or not figures:
-        raise PadirError(f"theory.figures: {figures!r} names none; give some of {', '.join(FIGURES)}")
+        raise PadirError(f"theory.figures: {figures!r} names no figure; give some of {', '.join(FIGURES)}")
     if unknown := sorted(set(figures) - set(FIGURES)):
         raise PadirError(f"theory.figures: no {', '.join(unknown)}; there are {', '.join(FIGURES)}")
     if processes < 1:
-        raise PadirError(f"theory.processes: {processes} is not at least 1")
+        raise PadirError(f"theory.processes: {processes} must be at least 1")
     folder = Path(output_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise PadirError(f"theory.output_dir: {folder} is a file, or lies below one; choose a folder") from error
+    make_folder(folder)
     names = list(dict.fromkeys(figures))
     results = {}
     for name, result in zip(names, _results(folder, names, quick, min(processes, len(names))), strict=True):
@@ -160,18 +158,18 @@ def theory(
 
 
 def _results(folder: Path, names: Sequence[str], quick: bool, processes: int) -> Iterator[dict[str, Any]]:
-    """What each figure's JSON holds, in the order of the names."""
+    """The contents of each figure's JSON file, in the order of the names."""
     if processes == 1:
         for name in names:
             announce(f"theory: {name}")
             yield _make(folder, name, quick)
         return
     announce(f"theory: {', '.join(names)}")
-    # Figures 4.1 and 4.2 share their programs; the longest work comes first.
+    # Figures 4.1 and 4.2 share compiled programs, so one process draws both. The longest job comes first.
     pair = [name for name in names if name in ("figure_4_1", "figure_4_2")]
     others = sorted(set(names) - set(pair), key=list(FIGURES).index, reverse=True)
     jobs = [[name] for name in others] + [pair] * bool(pair)
-    # Fresh processes, since JAX does not survive a fork.
+    # Spawned, because JAX does not survive a fork.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _stay_on_cpu) as pool:
         running = [pool.submit(_make_all, folder, job, quick) for job in jobs]
         results = {name: result for each in running for name, result in each.result().items()}
@@ -179,12 +177,12 @@ def _results(folder: Path, names: Sequence[str], quick: bool, processes: int) ->
 
 
 def _make_all(folder: Path, names: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:
-    """Several figures, one after the other."""
+    """Draws several figures, one after the other."""
     return {name: _make(folder, name, quick) for name in names}
 
 
 def _stay_on_cpu() -> None:
-    """Before a process's first computation: several of them cannot share an accelerator."""
+    """Makes a child process use the CPU, because several processes cannot share an accelerator."""
     jax.config.update("jax_platforms", "cpu")
 
 
@@ -211,7 +209,7 @@ def _make(folder: Path, name: str, quick: bool) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Floats to 8 digits, for files of half the size; what the claims measured is kept whole."""
+    """Rounds floats to 8 digits, which makes files smaller. Measured numbers in claims are not rounded."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -220,7 +218,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The same as JSON can hold it: lists for tuples and arrays, None for what is not finite."""
+    """Converts a value to JSON: tuples and arrays become lists, and non-finite numbers become None."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Proposition 4.1.5 and Corollary 4.1.1 on cliques large enough for them to say something.
+"""Checks Proposition 4.1.5 and Corollary 4.1.1 on cliques for which their bounds are not empty.
 
-With the |C| = 4 of Figure 4.3 the proposition's T is below one step. The counted chains of `clique` are exact for any
-size, so both can be checked where they speak.
+With `|C|` = 4, as in Figure 4.3, T of the proposition is below one step. The lumped chains of `clique` are exact for
+any size, so both can be checked on larger cliques.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from padir.theory.settings import require_in
 
 @dataclass(frozen=True)
 class SeparationSettings:
-    """Which cliques.
+    """The models of the checks.
 
     Attributes:
-      cliques: |C| = N of Proposition 4.1.5's models.
-      j_0: J - ‖h‖₁ of them.
-      h_clique: the sum of their fields.
+      cliques: values of `|C|` = N for Proposition 4.1.5.
+      j_0: J - ‖h‖₁ of these models.
+      h_clique: the sum of the fields of these models.
       deltas: probabilities of failure.
-      corollary_steps: M of Corollary 4.1.1.
-      spares: N - k in the corollary.
+      corollary_steps: values of M for Corollary 4.1.1.
+      spares: values of N - k for the corollary.
     """
 
     cliques: Sequence[int] = (4, 6, 8, 12, 16, 24, 32, 48)
@@ -53,13 +53,16 @@ class SeparationSettings:
 
 
 def separation(settings: SeparationSettings) -> dict[str, Any]:
-    """Exact probabilities beside what the bounds promise.
+    """Computes exact probabilities and the bounds on them.
 
     Returns:
-      `stuck`: per clique, the proposition's exponent, the samplers' expected steps to R_1 from the quickest start
-      (inf beyond 1e308) and, per delta, T and the probability of having left Σ x_i ≤ -2 by then, from the worst start.
-      `corollary`: per (delta, M, N - k) the model and its exact probability of failure. `constant`: models on which the
-      constant of Proposition 4.1.4 with 2|C| - 2, as (4.49) prints it, is no bound.
+      A dictionary with the following keys.
+
+      * stuck: for each clique, the exponent of Proposition 4.1.5 and the expected steps of the samplers to R_1 from the
+        fastest start (inf above 1e308). For each delta, also T and the probability of leaving Σ x_i ≤ -2 within T steps
+        from the worst start.
+      * corollary: for each (delta, M, N - k), the model and its exact probability of failure.
+      * constant: models for which Proposition 4.1.4 gives no bound with the constant that (4.49) prints.
     """
     return {
         "settings": asdict(settings),
@@ -75,12 +78,14 @@ def separation(settings: SeparationSettings) -> dict[str, Any]:
 
 
 def absorbed_by(matrix: np.ndarray, target: np.ndarray, steps: int) -> np.ndarray:
-    """P(the target was reached within `steps`), per start; by squaring, so any number of steps is cheap.
+    """P(the target is reached within `steps`) from each start: [X].
+
+    The matrix power is computed by repeated squaring, so large numbers of steps are cheap.
 
     Args:
       matrix: [X, X], a chain.
       target: [X] bool.
-      steps: whole number.
+      steps: number of steps.
     """
     absorbing = np.where(target[:, None], np.eye(len(matrix)), matrix)
     return np.linalg.matrix_power(absorbing, steps)[:, target].sum(axis=1)
@@ -133,7 +138,7 @@ def _corollary(delta: float, steps: int, spare: int) -> dict[str, Any]:
 
 
 def _constant(size: int) -> dict[str, Any]:
-    """Assumption 4.1.5 barely met: J_0 and h near 0, where the two forms of the constant differ most."""
+    """A model with J_0 and h near 0, which just meets Assumption 4.1.5; the two constants differ most here."""
     model = Clique(size, size, 0.002, 0.001 / size)
     return {
         "clique": size,

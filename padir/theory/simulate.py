@@ -1,6 +1,6 @@
-"""Runs of the samplers, in the full space of N spins and step by step as they are defined.
+"""Simulates the samplers step by step, as they are defined, on the full space of N spins.
 
-Nothing of `clique` is used here: the simulated hitting times check the exact ones.
+This module does not use `clique`, so that simulated hitting times are an independent check of the exact ones.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from padir.theory.ising import fields_and_couplings, log_probabilities, num_spin
 
 
 def k_gibbs_step(key: jax.Array, log_p: jax.Array, state: jax.Array, *, n: int, k: jax.Array | int) -> jax.Array:
-    """Draws k of n spins without replacement, then their values given the others (Definition 4.1.10).
+    """One step of k-Gibbs: draws k of n spins, then their values given the other spins (Definition 4.1.10).
 
     Args:
-      key: of this step.
-      log_p: [2^n].
-      state: integer.
+      key: random key of this step.
+      log_p: [2^n], log probabilities of the states.
+      state: the current state, an integer.
       n: N.
       k: spins per step.
 
     Returns:
-      The next state.
+      The next state, an integer.
     """
     which, what = jax.random.split(key)
     rank = jnp.argsort(jnp.argsort(jax.random.uniform(which, (n,))))
@@ -36,10 +36,14 @@ def k_gibbs_step(key: jax.Array, log_p: jax.Array, state: jax.Array, *, n: int, 
 
 
 def draw(uniform: jax.Array, weights: jax.Array) -> jax.Array:
-    """The state at which the sum of the weights [2^n] reaches a share 1 - uniform, in (0, 1], of the whole.
+    """Draws a state with probability proportional to its weight; never one of weight 0.
 
-    So each comes with probability in proportion to its weight, and one of weight 0 never. First a row of about
-    2^(n/2) states, then the state: one sum over all of 1,024 is slow.
+    It is the first state at which the cumulative sum of the weights reaches the share 1 - uniform, in (0, 1]. To avoid
+    a slow cumulative sum over all states, a row of about 2^(n/2) states is found first, and then the state in it.
+
+    Args:
+      uniform: a uniform random number in [0, 1).
+      weights: [2^n], not negative.
     """
     n = weights.size.bit_length() - 1
     rows = weights.reshape(2 ** (n // 2), -1)
@@ -47,13 +51,13 @@ def draw(uniform: jax.Array, weights: jax.Array) -> jax.Array:
     goal = (1.0 - uniform) * total[-1]
     row = jnp.sum(total < goal)
     inside = jnp.cumsum(rows[row])
-    # What is left is above 0; rounding may leave it above the row's own sum.
+    # The rest is positive, but rounding could make it exceed the sum of the row.
     left = jnp.minimum(goal - jnp.where(row > 0, total[row - 1], 0.0), inside[-1])
     return row * rows.shape[1] + jnp.sum(inside < left)
 
 
 def independent_parallel_step(key: jax.Array, theta: jax.Array, state: jax.Array) -> jax.Array:
-    """Draws every spin given the others' old values (Definition 4.1.11); state and result are integers."""
+    """One step of the independent parallel sampler (Definition 4.1.11); state and result are integers."""
     n = num_spins(theta)
     fields, couplings = fields_and_couplings(theta)
     values = 2.0 * ((state >> jnp.arange(n)) & 1) - 1.0
@@ -69,18 +73,18 @@ def steps_to_target(
     target: jax.Array,
     budget: int,
 ) -> jax.Array:
-    """Steps that chains take until the target, side by side.
+    """Runs B chains in parallel and counts their steps until they reach the target.
 
     Args:
-      key: of all randomness.
-      step: key, model, state → next state.
-      models: [B, ...], what `step` takes.
-      starts: [B] int, states.
+      key: random key.
+      step: maps (key, model, state) to the next state.
+      models: [B, ...], the models as `step` takes them.
+      starts: [B] int, the first states.
       target: [X] bool.
-      budget: chains stop here.
+      budget: maximum number of steps.
 
     Returns:
-      [B] int; budget + 1 if not reached within the budget.
+      [B] int, the number of steps; budget + 1 if the target was not reached within the budget.
     """
     chains = len(starts)
 
@@ -91,7 +95,7 @@ def steps_to_target(
     def advance(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         t, states, steps = carry
         keys = jax.random.split(jax.random.fold_in(key, t), chains)
-        # Chains that have arrived go on, unheeded.
+        # Chains that have reached the target go on, but their count does not change.
         states = jax.vmap(step)(keys, models, states)
         return t + 1, states, jnp.where((steps > budget) & target[states], t + 1, steps)
 
@@ -103,7 +107,7 @@ def steps_to_target(
 def k_gibbs_steps(
     key: jax.Array, thetas: jax.Array, starts: jax.Array, target: jax.Array, k: jax.Array | int, *, budget: int
 ) -> jax.Array:
-    """`steps_to_target` of k-Gibbs; thetas [B, P]."""
+    """`steps_to_target` for k-Gibbs on the models `thetas` [B, P]."""
     n = num_spins(thetas)
     step = functools.partial(k_gibbs_step, n=n, k=k)
     return steps_to_target(key, step, jax.vmap(log_probabilities)(thetas), starts, target, budget)
@@ -113,5 +117,5 @@ def k_gibbs_steps(
 def independent_parallel_steps(
     key: jax.Array, thetas: jax.Array, starts: jax.Array, target: jax.Array, *, budget: int
 ) -> jax.Array:
-    """`steps_to_target` of the independent parallel sampler; thetas [B, P]."""
+    """`steps_to_target` for the independent parallel sampler on the models `thetas` [B, P]."""
     return steps_to_target(key, independent_parallel_step, thetas, starts, target, budget)

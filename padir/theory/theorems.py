@@ -1,4 +1,4 @@
-"""Section 4.1.2's theorems as numbers, on random Ising models."""
+"""Checks the theorems of section 4.1.2 numerically, on random Ising models."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from padir.theory.settings import require_in
 
 @dataclass(frozen=True)
 class TheoremSettings:
-    """Which random models.
+    """Settings of the random models.
 
     Attributes:
-      spins: N of the models.
-      models: how many for each N.
-      largest_scale: parameters are normal, their standard deviation uniform up to this.
-      seed: of models, laws and functions.
+      spins: values of N.
+      models: number of models for each N.
+      largest_scale: parameters are normal; the standard deviation of each model is uniform from 0 to this.
+      seed: random seed of models, laws and functions.
     """
 
     spins: Sequence[int] = (3, 4, 5)
@@ -53,19 +53,19 @@ class TheoremSettings:
     seed: int = 0
 
     def __post_init__(self):
-        # The data grow with 4^N: 6 spins have 63 blocks of 64 states, and 21 parameters.
+        # The data grow with 4^N: 6 spins have 63 blocks, 64 states and 21 parameters.
         require_in(self, "spins", 2, 6)
         require_in(self, "models", 1)
         require_in(self, "largest_scale", 0.0)
 
 
 class Draws(NamedTuple):
-    """What one model and one law of M blocks are measured with, at random.
+    """Random quantities for measuring one model with one law of M blocks.
 
     Attributes:
-      functions: two of state and block, [2, M, X].
-      frequencies: of pairs (x, K), not normalised, [M, X].
-      moves: from the model to two others, [2, P].
+      functions: [2, M, X], two functions of state and block.
+      frequencies: [M, X], frequencies of pairs (x, K), not normalised.
+      moves: [2, P], differences between the model's parameters and those of two others.
     """
 
     functions: np.ndarray
@@ -74,7 +74,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, random: np.random.Generator, n: int, laws: int) -> Draws:
-        """For all 2^n - 1 blocks of n spins, with the laws as a first axis."""
+        """Draws them for all 2^n - 1 blocks of n spins, with the laws as the first axis."""
         pairs = (2**n - 1, 2**n)
         return cls(
             random.normal(size=(laws, 2, *pairs)),
@@ -84,19 +84,19 @@ class Draws(NamedTuple):
 
 
 def random_model(random: np.random.Generator, n: int, largest_scale: float) -> np.ndarray:
-    """theta [P]: normal, with a random standard deviation."""
+    """Random parameters theta [P]: normal, with a random standard deviation."""
     return largest_scale * random.uniform() * random.normal(size=n * (n + 1) // 2)
 
 
 def random_law(random: np.random.Generator, n: int, *, adaptive: bool) -> BlockLaw:
-    """All 2^n - 1 blocks with random probabilities; for every state its own ones if adaptive."""
+    """A law on all 2^n - 1 blocks with random probabilities, which depend on the state if `adaptive`."""
     shape = (2**n - 1, 2**n if adaptive else 1)
     log_probs = log_softmax(2.0 * random.normal(size=shape), axis=0)
     return BlockLaw(np.arange(1, 2**n), np.broadcast_to(log_probs, (2**n - 1, 2**n)))
 
 
 def largest_ratio(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The largest v·Av / v·Bv over v, for symmetric A and positive B; A ⪯ B says that it is at most 1."""
+    """The maximum over v of v·Av / v·Bv, for symmetric A and positive definite B; A ⪯ B if it is at most 1."""
     lower = jnp.linalg.cholesky(b)
     half = jax.scipy.linalg.solve_triangular(lower, a, lower=True)
     whole = jax.scipy.linalg.solve_triangular(lower, half.T, lower=True)
@@ -104,25 +104,28 @@ def largest_ratio(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def law_measures(draws: Draws, theta: jax.Array, law: BlockLaw) -> dict[str, jax.Array]:
-    """What the theorems say of one model and one law of blocks.
+    """Measures what the theorems state, for one model and one law of blocks.
 
     Returns:
-      equality: of Lemmas 4.1.2 and 4.3.3, the largest |Hessian - covariance of the score|.
-      gamma: Γ, [P, P]; all others are scalars.
-      tightness: of Theorems 4.1.2 and 4.1.3, `largest_ratio(Γ, I⁻¹)`, which must be at most the next.
-      poincare: C_P of the chain on states.
-      stationarity, reversibility: the largest |pP - p| and |p(x)P(x,y) - p(y)P(y,x)|.
-      dirichlet: of Proposition 4.1.1, definition against covariances, for functions of the state and of (x, K).
-      convexity: the Hessian's smallest eigenvalue far from the minimum, on random data.
-      chord: loss half-way minus the mean of the ends', on random data: at most 0.
+      A dictionary with the following keys; all values but gamma are scalars.
+
+      * equality: the largest difference between the Hessian and the covariance of the score (Lemmas 4.1.2, 4.3.3).
+      * gamma: Γ, [P, P].
+      * tightness: `largest_ratio(Γ, I⁻¹)`, which Theorems 4.1.2 and 4.1.3 bound by `poincare`.
+      * poincare: the Poincaré constant C_P of the chain on states.
+      * stationarity: the largest absolute entry of pP - p.
+      * reversibility: the largest absolute value of p(x)P(x,y) - p(y)P(y,x).
+      * dirichlet: the difference between the two sides of Proposition 4.1.1; see `dirichlet_difference`.
+      * convexity: the smallest eigenvalue of the Hessian, on random data and far from the minimum.
+      * chord: the loss at a midpoint minus the mean of the losses at both ends, on random data; at most 0.
     """
     p = jnp.exp(log_probabilities(theta))
     weights = population(theta, law)
-    # Only of the pairs that there are.
+    # Pairs of probability 0 must not occur in the random data.
     data = jnp.where(weights > 0, draws.frequencies, 0.0)
     data = data / jnp.sum(data)
     left, right = theta + draws.moves
-    # One program for both Hessians, and one for the three losses.
+    # vmap gives one program for both Hessians and one for all three losses.
     places, tables = jnp.stack([theta, left]), jnp.stack([weights, data])
     here, there = jax.vmap(lambda place, table: hessian(place, law, table))(places, tables)
     along = jnp.stack([left, (left + right) / 2.0, right])
@@ -145,9 +148,16 @@ def law_measures(draws: Draws, theta: jax.Array, law: BlockLaw) -> dict[str, jax
 
 
 def dirichlet_difference(functions: jax.Array, log_p: jax.Array, law: BlockLaw, transition: jax.Array) -> jax.Array:
-    """Proposition 4.1.1: the largest |definition - mean of covariances| for two functions [2, M, X]; a scalar.
+    """The difference between the two sides of Proposition 4.1.1, definition and mean of covariances; a scalar.
 
-    Of the state, with the chain on states; and of (x, K), with that of (4.26).
+    It is the larger of two: for functions of the state with the chain on states, and for functions of (x, K) with the
+    chain of (4.26).
+
+    Args:
+      functions: [2, M, X], two functions of state and block.
+      log_p: [X], log probabilities of the states.
+      law: the law of the M blocks.
+      transition: [X, X], the chain on states.
     """
     f, g = functions
     on_states = dirichlet_form(transition, jnp.exp(log_p), f[0], g[0])
@@ -161,13 +171,15 @@ def dirichlet_difference(functions: jax.Array, log_p: jax.Array, law: BlockLaw, 
 
 
 def frozen_pairs(theta: jax.Array, law: BlockLaw) -> tuple[jax.Array, jax.Array]:
-    """Dirichlet form and variance, for the chain (4.26) on pairs (x, K), of f(x, K) = 1[K is the first block].
+    """Dirichlet form and variance of f(x, K) = 1[K is the first block], for the chain (4.26) on pairs (x, K).
 
-    (4.26) has a factor 1[K_1 = K_2]: that chain never changes K, f never changes, and its form is 0 while its variance
-    is not. So no Poincaré inequality holds for it, and Theorem 4.1.3 read with it promises nothing. Definition 4.1.8
-    draws K anew in every step; as a chain on states alone it is reversible, its Dirichlet form is Proposition 4.1.1's
-    for functions of x, and the theorem's proof needs no more: given x_{-K} and K, ∇ log p(x_K | x_{-K}, K) differs from
-    ∇ log p(x), a function of x, by a constant. That chain is the one measured here.
+    (4.26) has a factor 1[K_1 = K_2], so that its chain never changes K. Therefore f is constant along the chain: its
+    Dirichlet form is 0, but its variance is not. No Poincaré inequality holds for this chain, and Theorem 4.1.3 is
+    empty for it.
+
+    Definition 4.1.8 draws a new K in every step. As a chain on states alone it is reversible, and for functions of x
+    its Dirichlet form is the one of Proposition 4.1.1. The theorem's proof needs no more: given x_{-K} and K,
+    ∇ log p(x_K | x_{-K}, K) and ∇ log p(x), a function of x, differ only by a constant. `law_measures` uses this chain.
     """
     log_p = log_probabilities(theta)
     f = jnp.zeros(law.log_probs.shape).at[0].set(1.0)
@@ -177,12 +189,12 @@ def frozen_pairs(theta: jax.Array, law: BlockLaw) -> tuple[jax.Array, jax.Array]
 
 
 class Case(NamedTuple):
-    """A random model.
+    """A random model with its laws.
 
     Attributes:
-      theta: its parameters, [P].
-      laws: of all blocks: k = 1..N, random weights, and random adaptive weights; N + 2 of them along the first axis.
-      draws: for each law, too.
+      theta: [P], its parameters.
+      laws: N + 2 laws along the first axis: uniform on blocks of k = 1..N spins, random, and random adaptive.
+      draws: the random quantities for each law, along the first axis.
     """
 
     theta: np.ndarray
@@ -191,17 +203,17 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, random: np.random.Generator, n: int, largest_scale: float) -> Case:
-        """Drawn by NumPy: compiling JAX's generator would take longer than all else in `model_measures`."""
+        """Draws a case with NumPy; compiling JAX's generator would take longer than the rest of `model_measures`."""
         theta = random_model(random, n, largest_scale)
         laws = [among_all_blocks(n, uniform_law(n, k)) for k in range(1, n + 1)]
         laws += [random_law(random, n, adaptive=adaptive) for adaptive in (False, True)]
-        # All laws have the same blocks, some with probability 0: one program measures them all.
+        # All laws have the same blocks (some with probability 0), so that one program measures them all.
         return cls(theta, jax.tree.map(lambda *fields: np.stack(fields), *laws), Draws.of(random, n, n + 2))
 
 
 @jax.jit
 def model_measures(case: Case) -> dict[str, Any]:
-    """All measures of one random model: per k, for random weights, and for random adaptive weights."""
+    """All measures of one random model, for its uniform, random and random adaptive laws."""
     theta = case.theta
     n = num_spins(theta)
     adaptive = jax.tree.map(lambda values: values[n + 1], case.laws)
@@ -224,12 +236,16 @@ def model_measures(case: Case) -> dict[str, Any]:
 
 
 def theorems(settings: TheoremSettings) -> tuple[dict[str, Any], list[Claim]]:
-    """Measures random models; data by N, with lists over the models, and the claims."""
+    """Measures random models.
+
+    Returns:
+      (data, claims). For each N, the data have lists with one entry per model.
+    """
     by_n = {}
     for n in settings.spins:
         random = np.random.default_rng((settings.seed, n))
         cases = (Case.of(random, n, settings.largest_scale) for _ in range(settings.models))
-        # One at a time: the kernels of all blocks of 5 spins have 31 · 32 · 32 entries a law and model.
+        # One model at a time to save memory: for 5 spins, the kernels of each law have 31 · 32 · 32 entries.
         measures = [jax.tree.map(np.asarray, model_measures(case)) for case in cases]
         by_n[str(n)] = jax.tree.map(lambda *values: np.stack(values), *measures)
     claims = theorem_claims(by_n)
@@ -237,7 +253,11 @@ def theorems(settings: TheoremSettings) -> tuple[dict[str, Any], list[Claim]]:
 
 
 def theorem_claims(by_n: dict[str, Any]) -> list[Claim]:
-    """The claims, from measures that have the models as their first axis."""
+    """The claims about the theorems.
+
+    Args:
+      by_n: the measures for each N, as arrays with the models as their first axis.
+    """
     groups = [part for data in by_n.values() for part in (data["uniform"], data["weighted"], data["adaptive"])]
 
     def worst(name: str) -> float:
@@ -254,31 +274,44 @@ def theorem_claims(by_n: dict[str, Any]) -> list[Claim]:
     return [
         Claim(f"Lemmas 4.1.2 and 4.3.3, {count} models: largest |Hessian - Cov(score)|", worst("equality"), "<=", 1e-8),
         Claim(
-            "Theorem 4.1.1, Γ_{k+1} ⪯ Γ_k: largest eigenvalue of Γ_k⁻¹ Γ_{k+1}, less 1",
+            "Theorem 4.1.1, Γ_{k+1} ⪯ Γ_k: largest eigenvalue of Γ_k⁻¹ Γ_{k+1}, minus 1",
             max(float(np.max(data["ordering"])) for data in by_n.values()) - 1.0, "<=", 1e-9,
         ),
-        Claim("Theorem 4.1.2, k-Gibbs: largest eigenvalue of I Γ over C_P, less 1", ratio("uniform") - 1, "<=", 1e-9),
-        Claim("Theorem 4.1.2, random weights, the same", ratio("weighted") - 1, "<=", 1e-9),
-        Claim("Theorem 4.1.3, adaptive weights, the same (chain on states)", ratio("adaptive") - 1, "<=", 1e-9),
         Claim(
-            "k-Gibbs has at least k times the gap of 1-Gibbs: smallest gap_k / (k gap_1), plus 1e-9",
+            "Theorem 4.1.2, k-Gibbs: largest eigenvalue of I Γ, divided by C_P, minus 1",
+            ratio("uniform") - 1, "<=", 1e-9,
+        ),
+        Claim(
+            "Theorem 4.1.2, random weights: largest eigenvalue of I Γ, divided by C_P, minus 1",
+            ratio("weighted") - 1, "<=", 1e-9,
+        ),
+        Claim(
+            "Theorem 4.1.3, adaptive weights, chain on states: largest eigenvalue of I Γ, divided by C_P, minus 1",
+            ratio("adaptive") - 1, "<=", 1e-9,
+        ),
+        Claim(
+            "k-Gibbs has at least k times the spectral gap of 1-Gibbs: smallest gap_k / (k gap_1), plus 1e-9",
             min(float(np.min(gap_ratio(data))) for data in by_n.values()) + 1e-9, ">=", 1.0,
         ),
-        Claim("Proposition 4.1.1: largest |definition - covariances|", worst("dirichlet"), "<=", 1e-10),
-        Claim("p is stationary: largest |pP - p|", worst("stationarity"), "<=", 1e-12),
-        Claim("block dynamics are reversible: largest |flow - flow backwards|", worst("reversibility"), "<=", 1e-12),
+        Claim("Proposition 4.1.1: largest difference between its two sides", worst("dirichlet"), "<=", 1e-10),
+        Claim("block dynamics have p as stationary distribution: largest |pP - p|", worst("stationarity"), "<=", 1e-12),
+        Claim("block dynamics are reversible: largest |p(x)P(x,y) - p(y)P(y,x)|", worst("reversibility"), "<=", 1e-12),
         Claim(
-            "footnote 12: independent parallel is reversible for its own π; largest |flow - flow backwards|",
+            "footnote 12, independent parallel is reversible for its own stationary distribution π: largest "
+            "|π(x)P(x,y) - π(y)P(y,x)|",
             max(float(np.max(data["parallel_reversibility"])) for data in by_n.values()), "<=", 1e-12,
         ),
         Claim(
             "Proposition 4.3.6, convexity: smallest eigenvalue of a Hessian on random data",
             min(float(np.min(group["convexity"])) for group in groups), ">=", -1e-12,
         ),
-        Claim("convexity along chords: largest excess half-way", worst("chord"), "<=", 1e-12),
+        Claim(
+            "Proposition 4.3.6, convexity: largest loss at a midpoint minus the mean of the losses at the ends",
+            worst("chord"), "<=", 1e-12,
+        ),
         Claim(
             "Theorem 4.1.3 with the chain on pairs (x, K) that (4.26) prints: smallest E(f, f) / Var(f) of 1[K = K_1]",
             min(float(np.min(np.abs(data["frozen_form"]) / data["frozen_variance"])) for data in by_n.values()),
-            ">", 1e-12, "that chain never changes K, so it has no Poincaré constant; the one on states has, see above",
+            ">", 1e-12, "that chain never changes K, so it has no Poincaré constant; the chain on states has one",
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The training loop, the step it repeats, and what guards them.
+"""Training: the loop, the training step, the optimizer, validation, and guards against failures.
 
-A job that was killed at any moment and started again ends with the same parameters, bit for bit, as one never killed.
+A job that is killed at any moment and started again ends with exactly the parameters of an uninterrupted job.
 """

@@ -1,4 +1,4 @@
-"""`padir train --describe`: what lies where in a training job, before anything is allocated."""
+"""`padir train --describe`: the parameters of a training job, their sharding and memory, without allocating them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from padir.types import PyTree, TokenIds
 
 
 class Placed(NamedTuple):
-    """One array: its path, shape, dtype, `PartitionSpec` as text, and bytes that one device holds of it."""
+    """The sharding of one array.
+
+    Attributes:
+      name: the path of the array, joined by '/'.
+      shape: the global shape.
+      dtype: the name of the dtype.
+      spec: the `PartitionSpec` as text; '-' for an axis that is not split.
+      bytes_per_device: the bytes that each device holds.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -40,15 +48,15 @@ def describe_training(
     layout: Layout,
     ema_decay: float | None,
 ) -> None:
-    """Prints each parameter, the optimizer's state in all, and totals, all of the devices there are.
+    """Prints every parameter with its sharding over the available devices, and totals for the whole training state.
 
     Args:
       model: makes the model, given the token ids of the vocabulary.
-      data_dir: the prepared set; if there is none yet, `settings` say how large its vocabulary will be.
-      settings: how it would be prepared.
+      data_dir: the prepared set. If it does not exist yet, `settings` determine the size of its vocabulary.
+      settings: how the set would be prepared.
       optimizer: as built by `OptimizerConfig.build`.
       layout: how the devices share the work.
-      ema_decay: None if no average of the parameters is kept.
+      ema_decay: None if no moving average of the parameters is kept.
 
     Raises:
       PadirError: the size of the vocabulary is not known, or sizes do not divide evenly over the devices.
@@ -67,7 +75,7 @@ def describe_training(
 
 
 def placed(tree: PyTree) -> list[Placed]:
-    """Each of some abstract arrays that have shardings."""
+    """Returns a `Placed` for each array of a tree of `jax.ShapeDtypeStruct`s that have shardings."""
     return [
         Placed(
             path_name(path),
@@ -81,7 +89,14 @@ def placed(tree: PyTree) -> list[Placed]:
 
 
 def report(parts: dict[str, list[Placed]]) -> list[str]:
-    """Lines of text: every array of the first part, the totals of all."""
+    """Formats a table as lines of text.
+
+    Args:
+      parts: arrays by the name of the part of the state, e.g. 'parameters'.
+
+    Returns:
+      A heading, a line for each array of the first part, a total for each part, and the total of all.
+    """
     first = next(iter(parts.values()))
     rows = [("parameter", "shape", "dtype", "split over", "bytes/device")]
     rows += [(p.name, str(list(p.shape)), p.dtype, p.spec, f"{p.bytes_per_device:,}") for p in first]
@@ -103,16 +118,20 @@ def _axis_text(over: str | tuple[str, ...] | None) -> str:
 
 
 def num_pieces(data_dir: str, settings: PrepareSettings | None) -> int:
-    """Size of the vocabulary that the set in `data_dir` has, or will have when it is prepared with `settings`.
+    """Returns the size of the vocabulary of a prepared set, or of the set that `settings` would make.
+
+    Args:
+      data_dir: the folder of the prepared set, which need not exist.
+      settings: how the set would be prepared; used if `data_dir` holds no prepared set.
 
     Raises:
-      PadirError: there is neither.
+      PadirError: `data_dir` holds no prepared set, and `settings` is None.
     """
     if (Path(data_dir) / MANIFEST_NAME).exists():
         return PreparedSet.open(data_dir).vocabulary().num_pieces
     if settings is None:
         raise PadirError(
-            f"{data_dir}: nothing prepared there, so the size of the vocabulary is not known; prepare the set, or bind "
-            "train.settings = @PrepareSettings()"
+            f"{data_dir}: no prepared data set here, so the size of the vocabulary is not known; build it with "
+            "`padir prepare`, or bind train.settings = @PrepareSettings()"
         )
     return settings.num_pieces if settings.vocabulary is None else Vocabulary.load(settings.vocabulary).num_pieces

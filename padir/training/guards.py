@@ -1,4 +1,4 @@
-"""What training does where something goes wrong: numbers that are not finite, a loop that stands still."""
+"""Guards of the training loop against non-finite numbers and stalls, and the clock for timed checkpoints."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from padir.runs.train_state import TrainState
 from padir.runtime.distributed import first_decides, is_first
 from padir.training.intervals import COMPILE, COMPUTE, DATA, EVALUATE, HOST, SAVE, START, Activity, NonFiniteError
 
-# How many examples a message names; the file beside the run names them all.
+# A message lists at most this many examples; the JSON file in the run directory lists all of them.
 _EXAMPLES_NAMED = 8
-# How the watchdog says what the loop does.
+# What the watchdog prints for each activity of the loop, after "training".
 _DOING = {
     START: "is starting: it waits for the storage of the run directory, or for another process of the job",
     DATA: "waits for the next batch: reading the prepared set has stalled; is its storage reachable?",
@@ -30,19 +30,20 @@ _DOING = {
     COMPILE: "waits for XLA to compile",
     EVALUATE: "evaluates",
     SAVE: "waits for a checkpoint to be written; is the storage of the run directory reachable?",
-    HOST: "is in Python, between two updates",
+    HOST: "runs Python code between two updates",
 }
 
 
 @dataclass(frozen=True)
 class Guards:
-    """What is done where something goes wrong.
+    """How training reacts to non-finite numbers and to stalls.
 
     Attributes:
-      skip_non_finite: leave parameters and optimizer as they are where the loss or the gradient of an update is not
-        finite, and count it in the metric `skipped`; without it, and where a hundred in a row were, training stops.
-      stall_seconds: say so on standard error, in every process that it befalls, when the loop has done one thing
-        (waited for a batch, for the devices, for a checkpoint, …) for so long, and again each time that has doubled.
+      skip_non_finite: if the loss or the gradient of an update is not finite, leave parameters and optimizer
+        unchanged, count the update in the metric `skipped`, and continue. Training stops after a hundred skipped
+        updates in a row. If False, the first non-finite update stops it.
+      stall_seconds: if training makes no progress for this many seconds, each stalled process prints to standard
+        error what it is waiting for, and again each time the waiting time has doubled.
     """
 
     skip_non_finite: bool = False
@@ -54,9 +55,10 @@ class Guards:
 
 
 class Watchdog:
-    """Reports a loop that stands still; a context manager around it, with a thread of its own."""
+    """Reports a stalled training loop from a thread of its own. Use it as a context manager around the loop."""
 
     def __init__(self, activity: Activity, stall_seconds: float):
+        """Watches `activity`; see `Guards.stall_seconds`."""
         self._activity, self._stall_seconds = activity, stall_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -87,19 +89,24 @@ class Watchdog:
 
 
 class SaveClock:
-    """Says when so many minutes have gone by without a checkpoint, to all processes of a job alike."""
+    """Tells when a checkpoint is due by time. All processes of a job get the same answer."""
 
     def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic):
-        """`minutes` 0 is never."""
+        """Starts the clock.
+
+        Args:
+          minutes: the time between two checkpoints; 0 means that none is ever due.
+          clock: returns the time in seconds.
+        """
         self._seconds, self._clock = 60.0 * minutes, clock
         self.restart()
 
     def restart(self) -> None:
-        """A checkpoint was saved."""
+        """Starts the clock again. Call it when a checkpoint was saved."""
         self._began = self._clock()
 
     def due(self) -> bool:
-        """Whether it is time; every process must ask, after the same step: the first one's clock decides."""
+        """Whether a checkpoint is due. The first process decides, so all must call this after the same step."""
         if not self._seconds:
             return False
         return first_decides(self._clock() - self._began >= self._seconds)
@@ -111,23 +118,23 @@ def _all_finite(leaves: list[jax.Array]) -> jax.Array:
 
 
 def check_state(state: TrainState) -> None:
-    """Raises NonFiniteError unless all of a state's numbers are finite: only such states are worth saving."""
+    """Raises NonFiniteError if a floating-point number of the state is not finite, so that it is not saved."""
     floating = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     if not _all_finite(floating):
-        raise NonFiniteError(int(state.step), "its update has made parameters that are not finite")
+        raise NonFiniteError(int(state.step), "its update made parameters that are not finite")
 
 
 def explained(
     error: NonFiniteError, *, run_dir: str, examples: np.ndarray, split: str, last_good: int | None
 ) -> PadirError:
-    """What the user is told of a NonFiniteError; which examples there were is written beside the run.
+    """Returns an error that tells the user what to do, and lists the examples of the batch in a file of the run.
 
     Args:
-      error: what happened.
-      run_dir: the run directory.
-      examples: [B] int, rows of the split in the whole batch of that step.
-      split: their split.
-      last_good: step of the newest checkpoint; None if there is none.
+      error: the error to explain.
+      run_dir: the run directory; `non_finite_step_<step>.json` is written there.
+      examples: [B] int, the rows of the split that made up the global batch of that step.
+      split: the name of the split.
+      last_good: the step of the newest checkpoint; None if there is none.
     """
     path = Path(run_dir) / f"non_finite_step_{error.step}.json"
     ids = [int(example) for example in examples]
@@ -139,6 +146,6 @@ def explained(
     skip = "" if error.skipped else ", or set Guards.skip_non_finite = True"
     return PadirError(
         f"{run_dir}: {error}; its batch was examples {', '.join(map(str, ids[:_EXAMPLES_NAMED]))}{more} of split "
-        f"{split}; {saved}. Lower OptimizerConfig.peak_learning_rate, lengthen its warm-up{skip}; then train again: "
-        "it resumes at the last checkpoint"
+        f"{split}; {saved}. Lower OptimizerConfig.peak_learning_rate, lengthen its warm-up{skip}; then run the same "
+        "command again: training resumes at the last checkpoint"
     )

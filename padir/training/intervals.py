@@ -1,4 +1,4 @@
-"""Intervals of training: what the loop waits for, how fast it is, and the means of its metrics."""
+"""Timing and metrics of training intervals: mean metrics, throughput, and what the loop spends its time on."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ from padir.runs.train_state import TrainState
 from padir.runtime.host_memory import allocated_bytes
 from padir.training.step import MODEL_FEATURES
 
-# What the loop may be doing.
+# The activities of the training loop.
 START, HOST, DATA, COMPUTE = "start", "host", "data", "compute"
 COMPILE, EVALUATE, SAVE = "compile", "evaluate", "save"
 
-# So many updates in a row that were skipped end training.
+# Training stops after this many skipped updates in a row.
 MOST_SKIPPED = 100
 
 
 class NonFiniteError(PadirError):
-    """Training has come to a number that is not finite.
+    """A loss, gradient or parameter is not finite (infinite or NaN).
 
     Attributes:
-      step: the update that did, counted from 1.
-      skipped: whether it was left out, as all of the last `MOST_SKIPPED`.
+      step: the update in which it occurred, counted from 1.
+      skipped: True if non-finite updates are skipped and `MOST_SKIPPED` of them came in a row.
     """
 
     def __init__(self, step: int, what: str, *, skipped: bool = False):
+        """`what` says which number is not finite."""
         super().__init__(f"step {step}: {what}")
         self.step, self.skipped = step, skipped
 
 
 class Activity:
-    """What the training loop is doing at the moment, and for how long it has done what.
+    """The current activity of the training loop, and the time spent on each activity.
 
     Attributes:
-      name: one of the constants above; `HOST` where it is nothing else.
-      since: when that began, by `clock`.
-      step: updates done.
-      seconds: by name, summed up since they were last cleared.
+      name: the current activity, one of this module's constants such as `DATA`; `HOST` if none other applies.
+      since: the time at which it began, in seconds of `clock`.
+      step: the number of updates done.
+      seconds: the seconds spent on each activity, summed up since the counter was last cleared.
     """
 
     def __init__(self, step: int = 0, clock: Callable[[], float] = time.perf_counter):
+        """`clock` returns the time in seconds."""
         self.step, self.clock = step, clock
         self.name, self.since = HOST, clock()
         self.seconds: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def doing(self, name: str) -> Iterator[None]:
-        """Notes that what is done inside is `name`."""
+        """Context manager: what happens inside counts as the activity `name`."""
         before = self.name
         self._turn_to(name)
         try:
@@ -69,7 +71,7 @@ class Activity:
         self.name, self.since = name, now
 
     def each(self, batches: Iterable) -> Iterator:
-        """The same items; waiting for each is `DATA`."""
+        """Yields the same items; the time spent waiting for them counts as `DATA`."""
         iterator = iter(batches)
         while True:
             with self.doing(DATA):
@@ -80,14 +82,15 @@ class Activity:
 
 
 class CompiledSteps:
-    """The train step, compiled once per batch shape, with the time that takes kept apart as `COMPILE`."""
+    """The train step, compiled once per batch shape. The time of compilation counts as `COMPILE`."""
 
     def __init__(self, step_fn, activity: Activity):
+        """`step_fn` is a result of `make_train_step`."""
         self._step_fn, self._activity = step_fn, activity
         self._compiled = {}
 
     def __call__(self, state: TrainState, features: Batch) -> tuple[TrainState, Metrics]:
-        """(state, features) → (state, metrics), as `make_train_step` says."""
+        """Does one update: (state, features) → (state, metrics); see `make_train_step`."""
         shape = tuple(features[name].shape for name in MODEL_FEATURES)
         if shape not in self._compiled:
             with self._activity.doing(COMPILE):
@@ -97,12 +100,13 @@ class CompiledSteps:
 
 @dataclass(frozen=True)
 class Devices:
-    """What the operations of an interval are held against.
+    """The devices of a run and their peak performance, by which utilisation is computed.
 
     Attributes:
-      count: devices of the mesh.
-      peak_flops: operations a second of one of them; None if nobody knows: there is no utilisation then.
-      training_flops: (rows, source tokens, target tokens) → operations of an update.
+      count: the number of devices of the mesh.
+      peak_flops: the floating-point operations per second of one device; None if unknown, then no utilisation is
+        reported.
+      training_flops: (rows, source length, target length) → floating-point operations of one update.
     """
 
     count: int
@@ -111,12 +115,13 @@ class Devices:
 
 
 class MetricWindow:
-    """Averages the metrics of an interval of training, and times it.
+    """Averages the metrics of an interval of training, and measures its time.
 
-    Evaluation and saving are outside an interval, and compilation is taken off it.
+    Evaluation and saving happen between intervals. The time of compilation is subtracted from an interval.
     """
 
     def __init__(self, activity: Activity, devices: Devices):
+        """Begins the first interval."""
         self._activity, self._devices = activity, devices
         self._skipped_in_a_row = 0
         self.start()
@@ -129,10 +134,14 @@ class MetricWindow:
         self._activity.seconds.clear()
 
     def add(self, metrics: Metrics, features: Batch) -> None:
-        """Counts one update on features [B, L]; its metrics stay on device.
+        """Adds one update to the interval, and waits until the update before it is done.
 
-        Waits until the update before is done. So one update runs while the next is made ready, which keeps the devices
-        busy; and batches that are ahead of them cannot pile up.
+        While the devices compute an update, the host prepares the next one, which keeps the devices busy. The host is
+        never further ahead than that, so batches cannot pile up in memory.
+
+        Args:
+          metrics: the metrics of the update; they stay on the device.
+          features: its batch, arrays [B, L].
         """
         if self._metrics:
             with self._activity.doing(COMPUTE):
@@ -143,19 +152,22 @@ class MetricWindow:
         self._activity.step += 1
 
     def finish(self) -> dict[str, float]:
-        """Ends an interval.
+        """Ends an interval and returns its metrics, each named `train/<metric>`.
 
         Returns:
-          Named `train/<metric>`: means of the step's metrics, of updates that were not skipped; `tokens_per_second`
-          (not pad, source and target), also `_per_device`; seconds of an update, all in all `step_seconds`, and of
-          these `data_seconds` waiting for batches, `compute_seconds` waiting for the devices, `host_seconds` neither;
-          `compile_seconds` in all; `mfu`, operations of the model (padding included) a second over the devices' peak,
-          if that is known; `host_memory_mb` of this process now; `skipped` updates in all, where they may be. Where
-          all were, there is no mean.
+          - the metrics of the step, averaged over the updates that were not skipped; absent if all were skipped;
+          - `tokens_per_second`, source and target tokens without padding, and `tokens_per_second_per_device`;
+          - `step_seconds`, the mean time of an update, and its parts: `data_seconds` waiting for batches,
+            `compute_seconds` waiting for the devices, and `host_seconds` for the rest;
+          - `compile_seconds`, the total time of compilation;
+          - `mfu`, the model's floating-point operations per second (padding included) divided by the peak of the
+            devices; absent if that is unknown;
+          - `host_memory_mb`, the memory that this process has allocated now, in 10^6 bytes;
+          - `skipped`, the number of skipped updates, if `Guards.skip_non_finite` is set.
 
         Raises:
-          NonFiniteError: a loss or a gradient is not finite, and its update was not skipped; or `MOST_SKIPPED` in a
-            row were, of this interval and those before.
+          NonFiniteError: a loss or gradient is not finite and its update was not skipped, or `MOST_SKIPPED` updates
+            in a row were skipped, counting those of earlier intervals.
         """
         activity = self._activity
         with activity.doing(COMPUTE):
@@ -183,7 +195,10 @@ class MetricWindow:
         return result
 
     def _used(self, rows: list[dict], first: int) -> list[dict]:
-        """The metrics of those updates, numbered from `first`, that were not skipped; raises as `finish` says."""
+        """Returns the metrics of the updates that were not skipped; raises NonFiniteError as `finish` does.
+
+        `first` is the step of the first row.
+        """
         used = []
         for step, row in enumerate(rows, start=first):
             if row.get("skipped", 0.0):

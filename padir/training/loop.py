@@ -1,4 +1,4 @@
-"""The loop of training: update, log, evaluate, save."""
+"""The training loop: update, log, evaluate, save."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ from padir.training.validation import Evaluator
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often things happen, in steps; 0 never (a run always ends with a checkpoint).
+    """How often the training loop logs, evaluates and saves. Intervals are in steps; 0 means never.
+
+    A run always ends with a checkpoint.
 
     Attributes:
-      log: training metrics are averaged and written.
-      evaluate: the validation split is evaluated; unless never, also at the end.
-      checkpoint: the state is saved.
-      checkpoint_minutes: it is also saved when metrics are next written after so many minutes without; 0 never.
-      keep: how many checkpoints stay, the newest.
-      keep_best: how many stay besides, those with the lowest loss in evaluation; unless 0, the state is also saved
-        whenever it is evaluated.
+      log: steps between two records of the training metrics, which are averages since the last record.
+      evaluate: steps between two evaluations of the validation split. Unless 0, the last step is evaluated too.
+      checkpoint: steps between two checkpoints.
+      checkpoint_minutes: save also if this many minutes have passed since the last checkpoint. The time is checked
+        whenever metrics are logged. 0 means never.
+      keep: the number of newest checkpoints to keep.
+      keep_best: the number of checkpoints with the lowest validation loss to keep in addition. Unless 0, the state is
+        saved at every evaluation.
     """
 
     log: int = 100
@@ -58,14 +61,30 @@ class Cadence:
 
     def __post_init__(self):
         if self.checkpoint_minutes and not self.log:
-            raise PadirError("Cadence.checkpoint_minutes: looked at when Cadence.log is due, which must not be 0")
+            raise PadirError("Cadence.checkpoint_minutes: is checked when Cadence.log is due, which must not be 0")
         if self.keep_best and not self.evaluate:
-            raise PadirError("Cadence.keep_best: the best are known by evaluation; Cadence.evaluate must not be 0")
+            raise PadirError("Cadence.keep_best: needs the losses of evaluation, so Cadence.evaluate must not be 0")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is made of, settled before its first step; arguments of `train`."""
+    """The settings of a run, which are fixed before its first step.
+
+    Attributes:
+      run_dir: the run directory.
+      model: the model's configuration.
+      data: the prepared set.
+      splits: the names of the training and the validation split.
+      buckets: the padded lengths of batches.
+      batch_size: the number of examples per update, over all devices.
+      accumulate: the number of micro-batches per update.
+      num_steps: the number of updates of the whole run.
+      optimizer: the optimizer's settings.
+      seed: the seed of parameters, batch order, corruption and dropout.
+      layout: how the devices share the work.
+      remat: what the backward pass recomputes, one of `remat.CHOICES`.
+      guards: how training reacts to non-finite numbers and to stalls.
+    """
 
     run_dir: str
     model: Model
@@ -82,14 +101,14 @@ class Run:
     guards: Guards
 
     def settings(self) -> dict[str, Any]:
-        """What decides the parameters besides the model, for train.json."""
+        """Returns the settings that decide the parameters, apart from the model, as JSON values for train.json."""
         examples = self.data.split(self.splits[0])
         return {
             "seed": self.seed,
             "batch_size": self.batch_size,
             "accumulate": self.accumulate,
             "buckets": self.buckets.boundaries,
-            # The schedule of batches is a function of this table; other texts hardly have all the same lengths.
+            # The order of batches depends on the lengths only, and other data hardly have the same lengths.
             "data": {
                 "split": self.splits[0],
                 "num_examples": len(examples),
@@ -102,7 +121,7 @@ class Run:
 
 
 class Loop:
-    """Trains a run from one state to its last step, or to where it is told to stop."""
+    """Trains a run from a given state to its last step, or until the job is told to stop."""
 
     def __init__(
         self,
@@ -114,7 +133,17 @@ class Loop:
         activity: Activity,
         preemption: Preemption,
     ):
-        """Nothing is read or computed yet; all arguments are open."""
+        """Reads and computes nothing yet.
+
+        Args:
+          run: the settings of the run.
+          cadence: how often to log, evaluate and save.
+          mesh: the devices.
+          checkpointer: saves the states; stays open.
+          writer: writes the metrics; stays open.
+          activity: where the loop records what it is doing.
+          preemption: tells whether the job must stop.
+        """
         self._run, self._cadence, self._mesh = run, cadence, mesh
         self._checkpointer, self._writer, self._activity = checkpointer, writer, activity
         self._preemption = preemption
@@ -125,11 +154,16 @@ class Loop:
         self._loss = _loss_name(run)
 
     def __call__(self, state: TrainState, step_fn: Callable, devices: Devices) -> TrainState:
-        """Trains `state` with the step of `make_train_step` and returns the last one.
+        """Trains from `state` and returns the final state.
+
+        Args:
+          state: where to start.
+          step_fn: a result of `make_train_step`.
+          devices: the devices and their peak performance.
 
         Raises:
-          PadirError: a number that is not finite; what is said of it names the step and its batch.
-          Preempted: told to stop; the state is saved.
+          PadirError: a loss, gradient or parameter is not finite; the message names the step and its batch.
+          Preempted: the job was told to stop; the state is saved.
         """
         try:
             return self._train(state, step_fn, devices)
@@ -158,9 +192,9 @@ class Loop:
                 evaluate = evaluate and self._evaluator is not None
                 checkpoint = checkpoint or (evaluate and cadence.keep_best > 0) or (log and clock.due())
                 if self._preemption.after_step() and (step < run.num_steps or evaluate):
-                    # First what the steps since the last interval came to: it says whether they are worth saving.
+                    # `finish` comes first: it raises if a step since the last interval was not finite.
                     self._stop(state, step, window.finish())
-                # An interval ends whenever the loop is about to do something else: that is never timed as training.
+                # An interval ends before evaluation and saving, so that their time does not count as training.
                 if log or evaluate or checkpoint:
                     written = window.finish()
                     bar.set_postfix(loss=f"{written.get('train/loss', math.nan):.3f}")
@@ -177,10 +211,10 @@ class Loop:
         return state
 
     def finish(self, state: TrainState) -> TrainState:
-        """Of a state that is the run's last: evaluates it, where that is still to be done, and returns it.
+        """Evaluates the final state of a run, if that has not been done yet, and returns it.
 
         Raises:
-          Preempted: told to stop meanwhile; the checkpoint is still there.
+          Preempted: the job was told to stop during the evaluation; the checkpoint is unchanged.
         """
         self._activity.step = step = int(state.step)
         self._say_the_end(step, self._make_up_for_evaluation(state, step))
@@ -192,11 +226,11 @@ class Loop:
             say(f"best checkpoint: step {self._checkpointer.best_step()}")
 
     def _batches(self, step: int) -> Iterator[Batch]:
-        """The batches from `step` on; says what an epoch leaves out."""
+        """Returns the batches from `step` on; prints how many examples each epoch leaves out."""
         run = self._run
         examples = run.data.split(run.splits[0])
         if left := len(examples) % run.batch_size:
-            say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, others every time")
+            say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, different ones every time")
         return train_batches(
             examples,
             buckets=run.buckets,
@@ -208,12 +242,15 @@ class Loop:
         )
 
     def _evaluated(self, state: TrainState) -> dict[str, float] | None:
-        """Metrics of the validation split; None if told to stop meanwhile."""
+        """Returns the metrics of the validation split, or None if the job was told to stop during the evaluation."""
         with self._activity.doing(EVALUATE):
             return self._evaluator(state.params, self._preemption.after_step)
 
     def _make_up_for_evaluation(self, state: TrainState, step: int) -> dict[str, float]:
-        """Evaluates a restored state that no session has: told to stop before it did, or not asked to at that time."""
+        """Evaluates a restored state if no evaluation of its step is recorded; returns the new metrics.
+
+        It may be missing because the job was stopped before it, or because the run had another `Cadence` then.
+        """
         measured: dict[str, float] | None = {}
         known, loss = _recorded_loss(self._run, step)
         if not known:
@@ -228,19 +265,19 @@ class Loop:
         return measured
 
     def _save(self, state: TrainState, loss: float | None) -> None:
-        """Saves a state that is worth it; raises NonFiniteError for another."""
+        """Saves a state; raises NonFiniteError if it is not finite."""
         with self._activity.doing(SAVE):
             check_state(state)
             self._checkpointer.save(state, loss)
 
     def _stop(self, state: TrainState, step: int, written: dict[str, float]) -> NoReturn:
-        """Ends the session at `step`, with what was measured since the last interval."""
+        """Writes the metrics, saves the state, and raises Preempted."""
         self._writer.write(step, written)
         self._save(state, None)
         raise Preempted(f"{self._run.run_dir}: told to stop; saved at step {step} of {self._run.num_steps}")
 
     def _explained(self, error: NonFiniteError) -> PadirError:
-        """What the user is told: which batch it was, and what can be gone back to."""
+        """Returns the error for the user, which names the batch and the last good checkpoint."""
         run = self._run
         split = run.data.split(run.splits[0])
         order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
@@ -250,12 +287,15 @@ class Loop:
 
 
 def _loss_name(run: Run) -> str:
-    """What the loss in evaluation is called in metrics.jsonl."""
+    """Returns the name of the validation loss in metrics.jsonl."""
     return f"{run.splits[1]}/loss"
 
 
 def _recorded_loss(run: Run, step: int) -> tuple[bool, float]:
-    """Whether a step was evaluated and, in the first process, its loss; every process must ask."""
+    """Returns whether a step was evaluated and, in the first process, its loss.
+
+    Every process must call it.
+    """
     loss = None
 
     @first_process
@@ -268,18 +308,25 @@ def _recorded_loss(run: Run, step: int) -> tuple[bool, float]:
 
 
 def lacks_evaluation(run: Run, cadence: Cadence) -> bool:
-    """Whether a run that has come to its last step has yet to be evaluated; every process must ask."""
+    """Whether the last step of a finished run has not been evaluated yet. Every process must call it."""
     return cadence.evaluate > 0 and not _recorded_loss(run, run.num_steps)[0]
 
 
 def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Devices:
-    """The devices of the mesh and their peak, as given or as known."""
+    """Returns the devices of the mesh and their peak performance.
+
+    Args:
+      model: the model, for its number of floating-point operations.
+      mesh: the devices.
+      peak_teraflops: the peak of one device in 10^12 floating-point operations per second. None takes it from
+        `runtime.device_peaks`.
+    """
     known = peak_flops(mesh.devices.flat[0].device_kind)
     return Devices(mesh.size, known if peak_teraflops is None else 1e12 * peak_teraflops, model.training_flops)
 
 
 def _summary(written: dict[str, float]) -> str:
-    """The last line of a run: losses of the final interval and of the final evaluation."""
+    """Returns the losses of the last interval and of the last evaluation as text."""
     return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
 
 

@@ -1,4 +1,4 @@
-"""Adafactor and the learning-rate schedule of the paper, through optax (paper section 4.2.3)."""
+"""Adafactor and the learning-rate schedule of the paper, with optax (paper section 4.2.3)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from padir.types import Array, PyTree
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Adafactor with T5X defaults; linear warm-up, then cosine decay.
+    """Adafactor with the defaults of T5X, and a learning rate with linear warm-up and cosine decay.
 
     Attributes:
-      peak_learning_rate: reached at the end of the warm-up.
-      warmup_steps: steps from the floor to the peak.
-      floor_learning_rate: where warm-up starts and the cosine ends.
-      decay_rate: exponent of Adafactor's second-moment decay.
-      momentum: m of a moving average of updates, m · average + (1 - m) · update, which is what is added to the
-        parameters; as much memory again as they take. None, as in T5X, keeps none. Short runs of small models learn
-        faster with it, and bear higher rates.
-      clip_global_norm: longest gradient, all parameters taken together; longer ones are scaled to it before
-        Adafactor sees them. None, as in T5X: only Adafactor's own clipping, of each array's update at RMS 1.
-      ema_decay: d of an exponential moving average of the parameters, kept in checkpoints: after each update
-        d · average + (1 - d) · parameters, from the initial parameters on. None keeps none. Training itself does not
-        read it; `padir average --ema` makes a run directory of it.
+      peak_learning_rate: the learning rate at the end of the warm-up.
+      warmup_steps: the number of steps from the floor to the peak.
+      floor_learning_rate: the learning rate at the start of the warm-up and at the end of the cosine.
+      decay_rate: the exponent of Adafactor's second-moment decay.
+      momentum: the decay m of a moving average of updates: average = m · average + (1 - m) · update. The average is
+        added to the parameters instead of the update. It needs as much memory as the parameters. Short runs of small
+        models learn faster with it and tolerate higher learning rates. None, as in T5X, turns it off.
+      clip_global_norm: the largest norm of the gradient of all parameters together. A gradient with a larger norm is
+        scaled down to it before Adafactor. None, as in T5X, turns it off; Adafactor itself then still clips the update
+        of each array to an RMS of 1.
+      ema_decay: the decay d of an exponential moving average of the parameters, which is kept in checkpoints. It
+        starts at the initial parameters; after each update, average = d · average + (1 - d) · parameters. Training
+        does not use it; `padir average --ema` makes a run directory from it. None keeps no average.
     """
 
     peak_learning_rate: float = 3e-3
@@ -51,18 +52,19 @@ class OptimizerConfig:
         if self.decay_rate <= 0.0:
             raise PadirError(f"OptimizerConfig.decay_rate: {self.decay_rate} is not above 0")
         if self.momentum is not None and not 0.0 < self.momentum < 1.0:
-            raise PadirError(f"OptimizerConfig.momentum: {self.momentum} is not between 0 and 1; None is off")
+            raise PadirError(f"OptimizerConfig.momentum: {self.momentum} is not between 0 and 1; None turns it off")
         if self.clip_global_norm is not None and self.clip_global_norm <= 0.0:
-            raise PadirError(f"OptimizerConfig.clip_global_norm: {self.clip_global_norm} is not above 0; None is off")
-
+            raise PadirError(
+                f"OptimizerConfig.clip_global_norm: {self.clip_global_norm} is not above 0; None turns it off"
+            )
         if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
-            raise PadirError(f"OptimizerConfig.ema_decay: {self.ema_decay} is not between 0 and 1; None is off")
+            raise PadirError(f"OptimizerConfig.ema_decay: {self.ema_decay} is not between 0 and 1; None turns it off")
 
     def schedule(self, num_steps: int) -> optax.Schedule:
-        """The learning rate by step, counted from 0, of a run of `num_steps`.
+        """Returns the learning rate as a function of the step, counted from 0, for a run of `num_steps`.
 
         Raises:
-          PadirError: the warm-up leaves no step to train at the peak.
+          PadirError: the warm-up is as long as the run, or longer.
         """
         if self.warmup_steps >= num_steps:
             raise PadirError(
@@ -77,15 +79,20 @@ class OptimizerConfig:
         )
 
     def build(self, num_steps: int) -> optax.GradientTransformation:
-        """Adafactor with T5X's defaults, spelt out so that no release of optax can change them.
+        """Returns Adafactor with the defaults of T5X, written out so that no release of optax can change them.
 
-        Second moments are factored where both dimensions have at least 128 entries, otherwise whole; there is no
-        weight decay, and momentum only where asked for; a step is relative to the RMS of its array, or to 0.001 where
-        that is larger.
+        Second moments are factored for arrays in which two axes have at least 128 entries. There is no weight decay.
+        An update is multiplied by the RMS of its parameter array, or by 0.001 if that is larger.
+
+        Args:
+          num_steps: the number of steps of the run, for the schedule.
+
+        Raises:
+          PadirError: the warm-up is as long as the run, or longer.
         """
         adafactor = optax.chain(
             _by_factored_rms(self.decay_rate),
-            # Where checkpoints have had the clipping, which has no state.
+            # Keeps the structure of the state in existing checkpoints, which had the stateless clipping here.
             optax.identity(),
             optax.scale_by_learning_rate(self.schedule(num_steps), flip_sign=False),
             _relative_to_parameters(),
@@ -98,12 +105,14 @@ class OptimizerConfig:
 
 
 def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
-    """Gradients over the root of their second moments, then clipped: no array's update has an RMS above 1.
+    """Divides gradients by the root of their second moments and clips the update of each array to an RMS of 1.
 
-    Second moments are factored where two axes have 128 entries or more. What `optax.scale_by_factored_rms` and
-    `optax.clip_by_block_rms` compute, with the former's very state. But XLA on CPU would write down each square and
-    each update for all that read them, while what a sum alone reads never leaves the cache: so the three sums of a
-    factored gradient are each of a product of their own. Two are squares, which cost half of what another product does.
+    Second moments are factored for arrays in which two axes have at least 128 entries.
+
+    It computes the same as `optax.scale_by_factored_rms` followed by `optax.clip_by_block_rms`, with the state of the
+    former, but is faster on CPU. There, XLA stores an intermediate array in memory if several operations read it, but
+    keeps it in the cache if only one sum does. Therefore each of the three sums over a factored gradient has an
+    operand of its own.
     """
     epsilon = 1e-30
     theirs = optax.scale_by_factored_rms(
@@ -111,7 +120,7 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
     )
 
     def update(gradients: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
-        """The gradients, scaled and clipped, and the state with their moments; parameters are not read."""
+        """Returns the scaled and clipped gradients, and the new state; `params` is not used."""
         decay = 1.0 - (state.count + 1).astype(jnp.float32) ** -decay_rate
         rate = 1.0 - decay
 
@@ -119,17 +128,17 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
             return (decay * old + weighted_squares + rate * epsilon).astype(old.dtype)
 
         def scaled(gradient: Array, row: Array, column: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
-            """One array's update, and its moments: by row and column, or whole."""
+            """Returns the update of one array and its second moments: of rows, of columns, and unfactored."""
             if whole.shape == gradient.shape:
                 whole = moment(whole, rate * jnp.square(gradient))
                 step = gradient * whole**-0.5
                 return step / jnp.maximum(1.0, jnp.sqrt(jnp.square(step).mean())), row, column, whole
             second, longest = (int(axis) for axis in np.argsort(gradient.shape)[-2:])
             row = moment(row, rate * jnp.square(gradient).mean(longest))
-            # Behind the barrier it is not the row's square, which XLA would write down for both.
+            # Without the barrier XLA would share the square of the row's sum and store it in memory.
             column = moment(column, rate * jnp.square(jax.lax.optimization_barrier(gradient)).mean(second))
             rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(column, second)
-            # What a gradient's square is multiplied with, so that the update need not be there for its RMS.
+            # The factors of the squared gradient: the RMS is computed without the update itself.
             row_square, column_square = rows.mean(second, keepdims=True) / rows, 1.0 / columns
             by_row = (gradient * column_square * gradient).mean(longest, keepdims=True)
             rms = jnp.sqrt((by_row * row_square).mean())
@@ -146,23 +155,23 @@ def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:
 
 
 def global_norm(gradients: PyTree) -> Array:
-    """The root of the sum of all squares [], as `optax.tree.norm`.
+    """Returns the root of the sum of squares over all arrays, a scalar [], like `optax.tree.norm`.
 
-    Each array is summed along its longest axis first, which the optimizer also does: XLA then reads it once for both.
+    Each array is first summed along its longest axis, as in the optimizer, so that XLA reads it only once for both.
     """
 
     def squares(gradient: Array) -> Array:
         along = jnp.square(gradient).sum(int(np.argsort(gradient.shape)[-1])) if gradient.ndim else gradient**2
-        # Else XLA makes one sum over all axes of the two.
+        # The barrier keeps XLA from merging the two sums into one over all axes.
         return jax.lax.optimization_barrier(along).sum()
 
     return jnp.sqrt(sum(map(squares, jax.tree.leaves(gradients))))
 
 
 def _relative_to_parameters(smallest: float = 1e-3) -> optax.GradientTransformation:
-    """Steps relative to the RMS of their array, or to `smallest` where that is larger.
+    """Multiplies the update of each array by the RMS of its parameters, or by `smallest` if that is larger.
 
-    What `optax.scale_by_param_block_rms` computes, without its copy of every parameter.
+    It computes the same as `optax.scale_by_param_block_rms`, but does not copy every parameter.
     """
 
     def update(updates: PyTree, state: optax.EmptyState, params: PyTree) -> tuple[PyTree, optax.EmptyState]:

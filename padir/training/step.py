@@ -1,4 +1,4 @@
-"""The training step: a pure function that donates its state."""
+"""The training step, a compiled pure function that donates its state, and the evaluation step."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from padir.types import PAD_ID, PyTree
 
 MODEL_FEATURES = ("encoder_input_tokens", "decoder_target_tokens")
 
-# What XLA is asked for on CPU.
+# Compiler options of XLA on CPU.
 _ON_CPU = {
-    # Else it copies each parameter whose update does not wait for all that reads it. So an update is done soon after
-    # its gradient, which the cache still holds.
+    # Without it, XLA copies each parameter that is updated before all its readers are done. With it, a parameter is
+    # updated soon after its gradient is computed, while the gradient is still in the cache.
     "xla_cpu_copy_insertion_use_region_analysis": True,
-    # Whole registers of AVX-512, where there are any, rather than halves.
+    # Use the full width of AVX-512 registers where the CPU has them.
     "xla_cpu_prefer_vector_width": 512,
 }
 
 
 def model_features(batch: dict) -> dict:
-    """Of a loaded batch, what the model reads; indices that only reports need stay on the host."""
+    """Returns the features of a loaded batch that the model reads, without indices that only reports need."""
     return {name: batch[name] for name in MODEL_FEATURES}
 
 
@@ -52,38 +52,39 @@ def make_train_step(
     ema_decay: float | None = None,
     skip_non_finite: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Compiles one update.
+    """Returns the jitted function that does one update.
 
     Args:
-      model: what to train; the parts it freezes stay as they are.
+      model: the model to train. The parts that it freezes do not change.
       optimizer: as built by `OptimizerConfig.build`.
-      schedule: its learning rate, reported among the metrics.
-      seed: of corruption and dropout; the step is folded in.
-      mesh: batch rows are split over its data axes.
-      accumulate: micro-batches that each update is computed in, one after the other, for batches that do not fit
-        the memory at once. The gradient is the whole batch's, the same noise included; only dropout is drawn anew.
-      rules: what parameters, the optimizer's state and activations are split over.
-      remat: what the backward pass computes again, one of `remat.CHOICES`.
-      ema_decay: d of the average of the parameters, d · average + (1 - d) · parameters after each update; None for
-        states without one.
-      skip_non_finite: whether an update whose loss or gradient is not finite changes nothing but the counts of steps.
+      schedule: the learning rate as a function of the step; only reported among the metrics.
+      seed: the seed of corruption and dropout. The step is folded in.
+      mesh: the devices. The rows of a batch are split over its data axes.
+      accumulate: the number of micro-batches that an update is computed in, one after the other. Use more than one if
+        a batch does not fit into memory. The gradient is that of the whole batch with the same corruption; only
+        dropout is drawn differently.
+      rules: how parameters, optimizer state and activations are split over the mesh.
+      remat: what the backward pass recomputes, one of `remat.CHOICES`.
+      ema_decay: the decay d of the moving average of the parameters: after each update, average =
+        d · average + (1 - d) · parameters. None for states without an average.
+      skip_non_finite: whether an update with a non-finite loss or gradient changes only the counts of steps.
 
     Returns:
-      (state, batch) → (state, metrics), compiled; no other program can be traced over it on CPU. The given state's
-      buffers are reused and must not be read again.
-      Metrics are float32 scalars on device: the model's, `gradient_norm`, `learning_rate`, `tokens` (non-pad source
-      and target tokens of the batch) and, with `skip_non_finite`, `skipped`, 1 or 0.
+      The function (state, batch) → (state, metrics). It donates the given state, which must not be used afterwards.
+      On CPU it has compiler options of its own, so it cannot be called inside another jitted function.
+      `metrics` are scalars [] on the device: those of the model, `gradient_norm`, `learning_rate`, `tokens` (the
+      number of non-pad source and target tokens of the batch) and, with `skip_non_finite`, `skipped` (1 or 0).
 
     Raises:
-      PadirError: `accumulate` is not positive, an unknown `remat`, or sizes that do not divide evenly over the mesh;
-        by the step, a batch that does not divide into such micro-batches.
+      PadirError: `accumulate` is below 1, `remat` is unknown, or sizes do not divide evenly over the mesh. The
+        returned function raises it if a batch does not divide into the micro-batches.
     """
     if accumulate < 1:
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
     rematerialisation.check(remat)
 
     def split(gradients: PyTree) -> PyTree:
-        # As their parameters: each device then adds up, and updates, only its own part.
+        # Gradients are split like their parameters, so each device sums and updates only its own part.
         return jax.lax.with_sharding_constraint(gradients, parameter_shardings(gradients, mesh, rules))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -121,7 +122,7 @@ def make_train_step(
 
 @functools.cache
 def _compiler_options(platform: str) -> dict[str, Any] | None:
-    """Those of the options for a platform that this version of XLA has."""
+    """Returns the compiler options for a platform, leaving out those that this version of XLA does not know."""
 
     def has(name: str, value: Any) -> bool:
         try:
@@ -136,14 +137,14 @@ def _compiler_options(platform: str) -> dict[str, Any] | None:
 
 
 def _skipping(step: Callable) -> Callable:
-    """The step, whose updates that are not finite change nothing but the counts."""
+    """Wraps a step so that a non-finite update changes only the counts of steps."""
 
     def careful(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         updated, metrics = step(state, batch)
         good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
-            # Counts go on, the learning rate's too: it stays a function of the step.
+            # Counts always advance, so that the learning rate remains a function of the step.
             return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(good, new, old)
 
         return jax.tree.map(keep, updated, state), {**metrics, "skipped": 1.0 - good}
@@ -160,12 +161,15 @@ def _accumulated(
     count: int,
     place: Callable[[PyTree], PyTree],
 ) -> tuple[PyTree, Metrics]:
-    """Gradients, each put in its `place`, and metrics of a batch, computed in `count` micro-batches [B / count, …]."""
+    """Returns gradients and metrics of a batch, computed in `count` micro-batches [B / count, …].
+
+    `place` puts the sharding constraints on the gradients.
+    """
     features = model.features(batch, key)
     totals = model.totals(features)
 
     def split(array: jax.Array) -> jax.Array:
-        # Every count-th row: a device's rows are neighbours, so each micro-batch has its share on every device.
+        # A micro-batch takes every count-th row. Each device holds adjacent rows, so it has a part of each micro-batch.
         return jnp.moveaxis(array.reshape(-1, count, *array.shape[1:]), 1, 0)
 
     def share(trained: PyTree, micro: Batch, index: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -182,7 +186,7 @@ def _accumulated(
 
 
 def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
-    """Raises PadirError unless `rows` make `count` micro-batches that divide evenly over the mesh's data axes."""
+    """Raises PadirError unless `rows` divide into `count` micro-batches that divide evenly over the data axes."""
     ways = batch_ways(mesh)
     if rows % (count * ways):
         raise PadirError(
@@ -192,7 +196,20 @@ def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
 
 
 def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> Callable[[PyTree, Batch], Metrics]:
-    """Compiles (params, batch) → metrics without dropout, under the same corruption every time."""
+    """Returns the jitted function (params, batch) → metrics, without dropout and with the same corruption every time.
+
+    Args:
+      model: the model.
+      mesh: the devices. The rows of a batch are split over its data axes.
+      rules: how parameters and activations are split over the mesh.
+
+    Returns:
+      The function. Its metrics are scalars [] on the device: those of the model, and `rows`, the number of rows whose
+      target is not empty.
+
+    Raises:
+      PadirError: sizes do not divide evenly over the mesh.
+    """
 
     def step(params: PyTree, batch: Batch) -> Metrics:
         with activations(mesh, rules):

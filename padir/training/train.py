@@ -1,4 +1,4 @@
-"""Training: `train` reads top to bottom in the order things happen."""
+"""`padir train`: trains a model, or resumes from the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from padir.types import TokenIds
 
 ModelFactory = Callable[[TokenIds], Model]
 
-# What a run that goes on may have other values of, and what that changes. Batches and their noise stay the same.
+# The settings that may change when a run resumes, and the consequence. Batches and corruption stay the same.
 MAY_CHANGE = {
     "num_steps": "the learning rate of later steps follows the new schedule",
     "optimizer": "the learning rate of later steps follows the new schedule",
     "accumulate": "dropout is drawn anew",
-    "skip_non_finite": "what is done about an update that is not finite",
+    "skip_non_finite": "non-finite updates are treated differently from now on",
 }
 
 
@@ -70,43 +70,46 @@ def train(
     guards: Guards = Guards(),
     peak_teraflops: float | None = None,
 ) -> TrainState | None:
-    """Trains a model, or goes on with the newest checkpoint in `run_dir`.
+    """Trains a model, or resumes the run in `run_dir` from its newest checkpoint.
 
-    A run that goes on must have the seed, batches and data it was started with. `MAY_CHANGE` names what may change,
-    which is said and kept in train.json. The cosine stretches over all of `num_steps`: a run of 1000 steps that is
-    prolonged to 2000 jumps from the floor to the middle of the longer cosine.
+    A run must be resumed with the seed, batches and data that it was started with. The settings in `MAY_CHANGE` may
+    change; changes are printed and recorded in train.json. The cosine of the learning rate spans all of `num_steps`.
+    If a run of 1000 steps is extended to 2000, its learning rate therefore jumps from the floor to the middle of the
+    longer cosine.
 
     Args:
-      run_dir: where the run lives; made if need be.
-      data_dir: a prepared set.
+      run_dir: the run directory; created if it does not exist.
+      data_dir: the prepared set.
       model: makes the model, given the token ids of the set's vocabulary.
-      num_steps: updates in all, those of earlier sessions counted.
-      batch_size: examples per update, over all devices.
-      buckets: padded lengths, ascending; both sides of a batch share one.
-      accumulate: micro-batches that an update is computed in, where a batch does not fit the memory at once.
-      optimizer: Adafactor's settings.
+      num_steps: the number of updates of the whole run, including those of earlier sessions.
+      batch_size: the number of examples per update, over all devices.
+      buckets: the padded lengths, ascending. Source and target of a batch are padded to the same length.
+      accumulate: the number of micro-batches per update. Use more than 1 if a batch does not fit into memory.
+      optimizer: the settings of Adafactor.
       cadence: how often to log, evaluate and save.
-      train_split, eval_split: splits of the prepared set.
-      seed: of parameters, batch order, corruption and dropout.
-      initialize_from: run directory of a trained model of the same width, e.g. the teacher (its newest checkpoint),
-        or a T5 from elsewhere: a T5X checkpoint or a folder of Hugging Face. Parameters that both models have start
-        from it, the others (positional attention, length head) fresh. The data must have its vocabulary.
-      task: prepared into `data_dir`, in a process of its own, if nothing is there yet.
+      train_split: the split of the prepared set to train on.
+      eval_split: the split of the prepared set to evaluate on.
+      seed: the seed of parameters, batch order, corruption and dropout.
+      initialize_from: a trained model of the same width to start from: a run directory (its newest checkpoint is
+        used), e.g. that of the teacher, a T5X checkpoint, or a Hugging Face folder of T5. Parameters that only the new
+        model has (positional attention, length head) are initialized randomly. The data must have the vocabulary of
+        that model.
+      task: the task to prepare into `data_dir`, in a separate process, if no set is there yet.
       settings: how to prepare it.
-      layout: how the devices share the work; a run may go on under another.
-      remat: what the backward pass computes again instead of keeping it, to save memory: 'none', 'dots' (everything
-        but products with weights) or 'layer' (everything but the layers' inputs).
-      describe: train nothing; print each parameter, its shape and its share on a device.
-      guards: what is done about numbers that are not finite, and about a loop that stands still.
-      peak_teraflops: 10^12 operations a second that one device has at most, for the metric `mfu`; by default what
-        `device_peaks` knows of it (bfloat16), and where it knows nothing there is no such metric.
+      layout: how the devices share the work. A run may be resumed with another layout.
+      remat: what the backward pass recomputes to save memory: 'none', 'dots' (everything except products with
+        weights) or 'layer' (everything except the inputs of the layers).
+      describe: do not train; print each parameter with its shape and its share on a device.
+      guards: how training reacts to non-finite numbers and to stalls.
+      peak_teraflops: the peak performance of one device in 10^12 floating-point operations per second, for the metric
+        `mfu`. By default it is taken from `device_peaks` (bfloat16); for an unknown device there is no such metric.
 
     Returns:
-      The final state; None after `describe`.
+      The final state; None with `describe`.
 
     Raises:
-      PadirError: anything the user can mend; also a loss that is not finite.
-      Preempted: SIGTERM came; the state is saved, and the same call goes on from there.
+      PadirError: a setting, the data or the run directory is invalid, or a loss is not finite.
+      Preempted: the job received SIGTERM. The state is saved, and the same call resumes from it.
     """
     rematerialisation.check(remat)
     if describe:
@@ -116,7 +119,7 @@ def train(
         whole(f"train.{name}", value)
     sharding.check_batch_size(batch_size, sharding.make_mesh(layout=layout))
     if task is not None and not (Path(data_dir) / MANIFEST_NAME).exists():
-        # What is wrong with model or schedule is said before it takes hours to prepare the data.
+        # Errors in model or schedule must show before the data are prepared, which may take hours.
         optimizer.schedule(num_steps)
         _buckets(buckets, model(TokenIds(num_pieces(data_dir, settings or PrepareSettings()))))
     data = _open_or_prepare(data_dir, task, settings)
@@ -141,12 +144,12 @@ def train(
 
 
 def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
-    """Makes the state, from nothing, another run or the newest checkpoint, and trains it."""
+    """Creates the state (new, from another model, or from the newest checkpoint) and trains it."""
     mesh, rules, ema_decay = sharding.make_mesh(layout=run.layout), run.layout.rules, run.optimizer.ema_decay
     if mesh.devices.flat[0].platform == "cpu":
         host_memory.keep_freed()
     updates, activity = run.optimizer.build(run.num_steps), Activity()
-    # Told to stop while the last save is being written, the process must still wait for it.
+    # `Preemption` is outermost: a SIGTERM during the last save must not end the process before it is written.
     watched = Watchdog(activity, run.guards.stall_seconds)
     with Preemption() as preemption, watched, _checkpointer(run, cadence, activity) as checkpointer:
         with activity.doing(START):
@@ -168,7 +171,7 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
 
 @contextlib.contextmanager
 def _checkpointer(run: Run, cadence: Cadence, activity: Activity) -> Iterator[Checkpointer]:
-    """The run's checkpoints, its directory made if need be; leaving waits for the last save."""
+    """Opens the checkpoints of the run and creates its directory if needed; leaving waits for the last save."""
     with activity.doing(START):
         save_model(run.run_dir, run.model, run.data.vocabulary())
         check_shared(run.run_dir)
@@ -183,7 +186,7 @@ def _checkpointer(run: Run, cadence: Cadence, activity: Activity) -> Iterator[Ch
 def _begin(
     run: Run, updates: optax.GradientTransformation, mesh: Mesh, checkpointer: Checkpointer, initialize_from: str | None
 ) -> tuple[TrainState, int | None]:
-    """The state to go on from, and the step of its checkpoint; None where the run is new."""
+    """Returns the state to start from, and the step of its checkpoint, which is None for a new run."""
     state = create_train_state(
         run.model, updates, run.seed, mesh, run.layout.rules, ema=run.optimizer.ema_decay is not None
     )
@@ -193,7 +196,7 @@ def _begin(
     check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
     save_data(run.run_dir, run.data.manifest)
     if restored is not None:
-        verb = "finished before," if finished else "resuming"
+        verb = "already finished" if finished else "resuming"
         say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         return restored, start_step
     if initialize_from is not None:
@@ -204,14 +207,14 @@ def _begin(
 
 
 def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None) -> PreparedSet:
-    """The prepared set; an existing one must be of the task that was asked for, prepared as was asked for."""
+    """Opens the prepared set, or builds it if it does not exist; an existing one must match `task` and `settings`."""
     if task is None:
         return PreparedSet.open(data_dir)
 
     @first_process
     def prepare_missing() -> None:
         if not (Path(data_dir) / MANIFEST_NAME).exists():
-            say(f"{data_dir}: nothing prepared there yet; preparing task {task.name}")
+            say(f"{data_dir}: no prepared data set here yet; preparing task {task.name}")
             prepare_in_process(task, data_dir, settings)
 
     prepare_missing()
@@ -222,10 +225,10 @@ def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSe
 
 
 def _buckets(lengths: Sequence[int], model: Model) -> Buckets:
-    """Square buckets up to the model's longest sequences."""
+    """Returns square buckets; raises PadirError if one is longer than the model allows."""
     buckets = Buckets.square(lengths)
     longest = buckets.boundaries[-1][0]
     allowed = min(model.max_source_length, model.max_target_length)
     if longest > allowed:
-        raise PadirError(f"train.buckets: {longest} is longer than the model allows ({allowed}); drop that bucket")
+        raise PadirError(f"train.buckets: {longest} is longer than the model allows ({allowed}); remove that bucket")
     return buckets

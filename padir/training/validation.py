@@ -1,4 +1,4 @@
-"""Evaluation during training: loss and accuracy on a held-out split."""
+"""Validation during training: loss and accuracy on a held-out split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW_METRICS = ("loss/length", "length_accuracy")
 
 
 class Evaluator:
-    """Loss and accuracy on a held-out split, teacher-forced, under a corruption that never changes."""
+    """Computes loss and accuracy on a held-out split, teacher-forced and with a fixed corruption."""
 
     def __init__(
         self,
@@ -32,19 +32,34 @@ class Evaluator:
         mesh: Mesh,
         rules: AxisRules = AxisRules(),
     ):
+        """Compiles nothing yet.
+
+        Args:
+          model: the model.
+          data: the prepared set.
+          split: the name of the split to evaluate on.
+          buckets: the padded lengths.
+          batch_size: the number of examples per batch, over all devices.
+          mesh: the devices.
+          rules: how parameters and activations are split over the mesh.
+
+        Raises:
+          PadirError: the set has no such split, or sizes do not divide evenly over the mesh.
+        """
         self._split, self._buckets, self._batch_size, self._mesh = data.split(split), buckets, batch_size, mesh
         self._name = split
         self._step = make_eval_step(model, mesh, rules)
 
     def __call__(self, params: PyTree, stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Metrics of the split, named `<split>/<metric>`.
+        """Returns the metrics of the split, named `<split>/<metric>`.
 
-        A metric of tokens is averaged over the split's target tokens, one of lengths over its sentences, so the
-        batch size makes no difference. `loss`, to which a PaDIR model adds both kinds, is averaged over tokens.
+        Metrics of tokens are averaged over the target tokens of the split, and metrics of lengths over its sentences,
+        so they do not depend on the batch size. `loss`, in which a PaDIR model adds both kinds, is averaged over
+        tokens.
 
         Args:
-          params: of the model.
-          stop: asked after every batch; True ends it without metrics, and None is returned.
+          params: the parameters, nested dict of float32 arrays.
+          stop: called after every batch. If it returns True, the evaluation stops and returns None.
         """
         totals: dict[str, float] = {}
         rows = tokens = 0
@@ -56,7 +71,7 @@ class Evaluator:
         )
         for batch in batches:
             placed = sharding.place_batch(model_features(batch), self._mesh)
-            # Counted on the global batch: every host has only its own rows.
+            # Tokens are counted on the global batch, because a host's own batch holds only its rows.
             batch_tokens = (placed["decoder_target_tokens"] != PAD_ID).sum()
             metrics, batch_tokens = jax.device_get((self._step(params, placed), batch_tokens))
             batch_rows = int(metrics.pop("rows"))

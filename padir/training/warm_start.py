@@ -1,4 +1,4 @@
-"""Starting a model from what another has learnt."""
+"""Initializing a model from the parameters of a trained one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ _TABLES = ("token_embedder/embedding", "logits_dense/weight")
 
 
 def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, network: NetworkConfig) -> PyTree:
-    """Replaces those of `params` that the model in `source` has, too.
+    """Replaces the parameters that the model in `source` also has by those of that model.
 
-    A causal decoder tells relative positions apart in other buckets than a parallel one: between the two kinds
-    every bucket takes what the other has learnt for its distance (`layers.rebucketed`).
+    A causal decoder and a parallel one use different buckets of relative positions. Between these two kinds, each
+    bucket of the new model takes the bias that the other model has learnt for its distance (`layers.rebucketed`).
 
     Args:
-      params: fresh parameters; those that are replaced stay where they were on the mesh.
-      source: the run to start from (its newest checkpoint), T5X checkpoint or folder of Hugging Face.
-      vocabulary: of the new run; embeddings mean nothing under another.
-      mesh: where parameters live.
-      network: the new model's.
+      params: freshly initialized parameters, nested dict of float32 arrays.
+      source: a run directory (its newest checkpoint is used), T5X checkpoint or Hugging Face folder.
+      vocabulary: the vocabulary of the new run. It must be that of `source`, because rows of the embeddings belong to
+        its pieces.
+      mesh: the devices.
+      network: the configuration of the new network.
+
+    Returns:
+      Parameters with the structure, shapes and shardings of `params`.
 
     Raises:
-      PadirError: another vocabulary, feed-forward layers of another activation, or a shared parameter of another
-        shape.
+      PadirError: `source` has another vocabulary, another activation in its feed-forward layers, or a parameter of
+        another shape.
     """
     opened = open_model(source, mesh, vocabulary=vocabulary)
     if opened.model.network.mlp_activation != network.mlp_activation:
@@ -45,14 +49,14 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     fresh = []
 
     def choose(path, leaf):
-        """The parameter at `path`: the source's if it has one, else the fresh one."""
+        """Returns the parameter of the source at `path` if it has one, else the fresh one."""
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if path not in given:
             fresh.append(name)
             return leaf
         rows, width = given[path].shape[:1], given[path].shape[1:]
         if name.endswith(_TABLES) and rows < leaf.shape[:1] and width == leaf.shape[1:]:
-            # A table from elsewhere that has no row that pads it: the pieces are the same, as `open_model` checked.
+            # An imported table may lack padding rows at its end. `open_model` has checked that the pieces are the same.
             return jax.device_put(fill_rows(given[path], len(leaf)), leaf.sharding)
         if given[path].shape != leaf.shape:
             advice = "; choose NetworkConfig's sizes, or the longest lengths, to match"
@@ -65,8 +69,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
     names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}
-    unused = f"; {len(names)} of its own have no place in this model ({_some(sorted(names))})" if names else ""
-    say(f"starting from {source}; {len(fresh)} parameters are fresh ({', '.join(fresh)}){unused}")
+    unused = f"; {len(names)} parameters there are unused ({_some(sorted(names))})" if names else ""
+    say(f"starting from {source}; {len(fresh)} parameters are initialized randomly ({', '.join(fresh)}){unused}")
     return chosen
 
 

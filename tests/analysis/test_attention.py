@@ -125,10 +125,10 @@ def test_the_result(result, translator, examples):
 
 def test_what_is_refused(tiny, tmp_path):
     given = {"run_dir": str(tiny.padir), "data_dir": str(tiny.data), "output_dir": str(tmp_path / "out")}
-    with pytest.raises(PadirError, match=r"ar: an autoregressive model; give the run_dir of a PaDIR model"):
+    with pytest.raises(PadirError, match=r"ar: is an autoregressive model; give the run_dir of a PaDIR model"):
         attention(**given | {"run_dir": str(tiny.ar)})
     for name, value in (("num_examples", 0), ("permutations", 0), ("pictures", -1)):
-        with pytest.raises(PadirError, match=f"analyze_attention.{name}: {value} is not at least"):
+        with pytest.raises(PadirError, match=f"analyze_attention.{name}: {value} must be at least"):
             attention(**given, **{name: value})
     with pytest.raises(PadirError, match="rewrite_only_remasked the two tokens of a pair may be written by different"):
         attention(**given, decode=Refinement(rewrite_only_remasked=True))
@@ -148,7 +148,7 @@ def test_nothing_to_compare(tiny, tmp_path, monkeypatch):
         return type(found)(found.values, np.zeros_like(found.stutters), found.sentences)
 
     monkeypatch.setattr(module, "pairs_of", without_stutter)
-    with pytest.raises(PadirError, match=r"of the \d+ pairs of adjacent tokens in 8 translations of test none repeat"):
+    with pytest.raises(PadirError, match=r"of the \d+ pairs of adjacent tokens in 8 translations of test, none repeat"):
         attention(
             run_dir=str(tiny.padir),
             data_dir=str(tiny.data),

@@ -228,7 +228,7 @@ def test_throughput(tmp_path, capsys):
             assert found["batch_ms"]["n"] == (4 if size == 1 else 2) and found["gflops_per_second"] > 0
     assert path.with_suffix(".png").exists()
     assert capsys.readouterr().out.startswith("| sentences/s at batch | 1 | 4 |")
-    with pytest.raises(PadirError, match=r"batch_sizes \(4, 1\) must ascend"):
+    with pytest.raises(PadirError, match=r"batch_sizes \(4, 1\) must be ascending"):
         throughput(**options, batch_sizes=(4, 1))
 
 

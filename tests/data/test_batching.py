@@ -200,7 +200,7 @@ def test_bad_requests_are_named(split):
 
     with pytest.raises(PadirError, match="batch_size=61 must be at least 1 and at most .* 60"):
         batches(batch_size=61)
-    with pytest.raises(PadirError, match="batch_size=8 must be a multiple of 3, what its rows"):
+    with pytest.raises(PadirError, match="batch_size=8 must be a multiple of 3, the number of parts"):
         batches(share=RowShare((0,), 3))
     with pytest.raises(PadirError, match="seed=-1"):
         batches(seed=-1)

@@ -122,7 +122,7 @@ def test_bad_checkpoints_are_named(tmp_path):
     folder = write_checkpoint(tmp_path / "old")
     config = json.loads((folder / "bleurt_config.json").read_text())
     (folder / "bleurt_config.json").write_text(json.dumps(config | {"sp_model": None, "vocab_file": "vocab.txt"}))
-    refused("old: has no SentencePiece model: it is older than BLEURT-20", folder)
+    refused("old: has no SentencePiece model because it is older than BLEURT-20", folder)
     (folder / "bleurt_config.json").write_text(json.dumps({"sp_model": "sent_piece"}))
     refused(r"bleurt_config\.json: damaged \(KeyError\('name'\)\)", folder)
     (folder / "bleurt_config.json").write_text("{")
@@ -137,7 +137,7 @@ def test_bad_checkpoints_are_named(tmp_path):
 
 
 def test_a_graph_that_is_none_is_the_childs_message(tmp_path):
-    with pytest.raises(PadirError, match=r"broken: not a SavedModel that can be served"):
+    with pytest.raises(PadirError, match=r"broken: cannot be loaded as a SavedModel"):
         bleurt_scores(write_checkpoint(tmp_path / "broken"), ["a"], ["b"])
 
 

@@ -121,7 +121,7 @@ def test_a_prepared_set_outlives_its_vocabulary_file(models):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_pieces": 3}, "num_pieces=3 must be above 3: pad, EOS and UNK"),
+        ({"num_pieces": 3}, "num_pieces=3 must be above 3, because pad, EOS and UNK take three pieces"),
         ({"character_coverage": 0.5}, "character_coverage=0.5 must be from 0.98 to 1, or None"),
         ({"character_coverage": 1.01}, "character_coverage=1.01 must be from 0.98 to 1, or None"),
         ({"vocabulary_sentences": 0}, "vocabulary_sentences=0 must be at least 1"),

@@ -246,7 +246,8 @@ def test_vocabularies_that_cannot_be_made(corpus):
     output = corpus / "made.model"
     with pytest.raises(PadirError, match=r"num_pieces=5000 is more than 10 training sentences support; the largest"):
         train_vocabulary(task(corpus), output, num_pieces=5000)
-    with pytest.raises(PadirError, match=r"PrepareSettings.vocabulary names a vocabulary, 'x.model'; to train one"):
+    message = r"PrepareSettings.vocabulary names an existing vocabulary, 'x.model'; set it to None"
+    with pytest.raises(PadirError, match=message):
         train_vocabulary(task(corpus), output, vocabulary="x.model")
     assert not output.exists()
     output.write_text("dear to somebody")

@@ -149,14 +149,15 @@ def test_unreadable_manifest_and_other_version(prepared):
     path = prepared / "manifest.json"
     stored = json.loads(path.read_text())
     path.write_text(json.dumps(stored | {"format_version": 99}))
-    with pytest.raises(PadirError, match=r"manifest\.json: format version 99, this padir reads version 1"):
+    message = r"manifest\.json: has format version 99, but this version of padir reads version 1"
+    with pytest.raises(PadirError, match=message):
         PreparedSet.open(prepared)
     del stored["vocabulary_hash"]
     path.write_text(json.dumps(stored))
     with pytest.raises(PadirError, match=r"manifest\.json: damaged .*vocabulary_hash"):
         PreparedSet.open(prepared)
     path.write_text("{")
-    with pytest.raises(PadirError, match=r"manifest\.json: not readable"):
+    with pytest.raises(PadirError, match=r"manifest\.json: damaged"):
         PreparedSet.open(prepared)
 
 

@@ -1,4 +1,4 @@
-"""The embedded language pair: its German is right, its checker exact, its sampling reproducible."""
+"""The synthetic language pair: correct German, an exact checker and reproducible sampling."""
 
 import random
 import statistics
@@ -171,7 +171,7 @@ def test_white_space_is_normalised():
     ],
 )
 def test_parse_names_what_is_not_in_the_language(source, message):
-    with pytest.raises(PadirError, match="is not a sentence of the embedded pair") as error:
+    with pytest.raises(PadirError, match="is not a sentence of the synthetic language pair") as error:
         synthetic.parse(source)
     assert message in str(error.value)
 

@@ -51,7 +51,7 @@ def test_page():
     for part in (
         "\nTHE TABLE\n",
         "- BLEU: `nrefs:1|bleu`; chrF: `nrefs:1|chrf`; n = 1000 test sentences.",
-        "n = 300 requests a system",
+        "n = 300 requests per system",
         "- PaDIR against AR greedy: BLEU difference -0.12, p = 0.200; chrF difference +0.50, p = 0.011",
         "![Quality](quality.png)",
         "| prepare | 3 |\n| train teacher | 61 |\n| total | 64 |",

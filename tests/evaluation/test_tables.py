@@ -180,7 +180,10 @@ def test_files_and_folders(lay, tmp_path):
     output = tables(results=[str(folder), str(folder / "a.json")], output_dir=str(tmp_path / "out"))
     assert len(cells(output)) == 2
     for name, message in (
-        ("latency.json", r"latency\.json: not a result of padir evaluate, or of an older one \(no task, system, split"),
+        (
+            "latency.json",
+            r"latency\.json: not a result of padir evaluate, or written by an old version \(no task, system, split",
+        ),
         ("broken.json", r"broken\.json: cannot be read \(Expecting"),
         ("none.json", r"none\.json: no such file or folder"),
     ):

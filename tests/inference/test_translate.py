@@ -311,7 +311,7 @@ def test_bad_arguments(tiny, tmp_path, files):
         translate_files(run_dir=str(tiny.padir), inputs=files, output=out, batch_size=0)
     with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel"):
         translate_files(run_dir=str(tiny.padir), inputs=files, output=out, decode=Autoregressive())
-    with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
+    with pytest.raises(PadirError, match="no trained model found here; give a run directory of `padir train`"):
         translate_files(run_dir=str(tmp_path), inputs=files, output=out)
     assert not (tmp_path / "out").exists()
 

@@ -75,11 +75,11 @@ def test_the_moving_average_becomes_a_run_that_translates(run, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give one of --last=N, --best=N and --ema"),
-        ({"last": 1, "ema": True}, "give one of"),
-        ({"last": 4}, r"checkpoints of step 10, 20, 30; --last=4 must be from 1 to 3"),
+        ({}, "give exactly one of --last=N, --best=N and --ema"),
+        ({"last": 1, "ema": True}, "give exactly one of"),
+        ({"last": 4}, r"has checkpoints of step 10, 20, 30; --last=4 must be from 1 to 3"),
         ({"last": 0}, "--last=0 must be from 1 to 3"),
-        ({"best": 2, "metric": "bleu"}, r"checkpoints with bleu are those of step ; --best=2 must be from 1 to 0"),
+        ({"best": 2, "metric": "bleu"}, r"has no checkpoints with a finite bleu$"),
     ],
 )
 def test_what_cannot_be_averaged(run, tmp_path, options, message):
@@ -91,7 +91,7 @@ def test_what_cannot_be_averaged(run, tmp_path, options, message):
 def test_a_run_is_not_overwritten_and_one_without_an_average_says_so(run, tiny, tmp_path):
     with pytest.raises(PadirError, match="holds a run; choose another output_dir"):
         average(run_dir=str(run), output_dir=str(run), last=1)
-    with pytest.raises(PadirError, match="no moving average there; train with OptimizerConfig.ema_decay"):
+    with pytest.raises(PadirError, match="has no moving average; train with OptimizerConfig.ema_decay"):
         average(run_dir=str(tiny.ar), output_dir=str(tmp_path / "no"), ema=True)
 
 

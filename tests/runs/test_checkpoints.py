@@ -125,7 +125,7 @@ def test_what_a_kill_left_half_written_is_named_and_removed(tmp_path, mesh, capf
         assert checkpointer.latest_step() == 2
         assert half.is_dir()
     with Checkpointer(tmp_path) as checkpointer:
-        assert f"{half}: half-written, by a save that was killed; removed" in capfd.readouterr().err
+        assert f"{half}: incomplete, because its save was killed; removed" in capfd.readouterr().err
         assert checkpointer.latest_step() == 2 and not half.exists()
         assert_equal(checkpointer.restore(state_of(0, mesh)), state_of(2, mesh))
         checkpointer.save(state_of(4, mesh))
@@ -280,7 +280,7 @@ def test_a_damaged_loss_costs_a_checkpoint_its_place_among_the_best(tmp_path, me
     with Checkpointer(tmp_path, keep_best=2) as checkpointer:
         assert checkpointer.best_step() == 3
         assert_equal(checkpointer.restore(state_of(0, mesh), 2), state_of(2, mesh))
-    assert f"{path}: damaged; removed, its checkpoint is not among the best" in capfd.readouterr().err
+    assert f"{path}: damaged and removed; its checkpoint does not count among the best" in capfd.readouterr().err
 
 
 def test_a_storage_that_fails_damages_nothing(tmp_path, mesh, monkeypatch):

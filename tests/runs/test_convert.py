@@ -102,9 +102,9 @@ class TestImport:
 
     def test_a_vocabulary_is_needed(self, t5x_folder, t5_folder, tmp_path):
         for folder in (t5x_folder, t5_folder):
-            with pytest.raises(PadirError, match=rf"^{folder}: has no vocabulary beside it; name the SentencePiece"):
+            with pytest.raises(PadirError, match=rf"^{folder}: contains no vocabulary; give the SentencePiece"):
                 import_checkpoint(source=folder, output_dir=str(tmp_path / "run"))
-            with pytest.raises(PadirError, match="has no vocabulary beside it"):
+            with pytest.raises(PadirError, match="contains no vocabulary"):
                 padir.load(folder)
         assert not (tmp_path / "run").exists()
 
@@ -122,11 +122,15 @@ class TestImport:
         import_checkpoint(source=t5x_folder, output_dir=run, vocabulary=pieces)
         with pytest.raises(PadirError, match=rf"^{run}: holds a run; choose another output_dir"):
             import_checkpoint(source=t5x_folder, output_dir=run, vocabulary=pieces)
-        with pytest.raises(PadirError, match=rf"^{run}: is a run directory"):
+        with pytest.raises(PadirError, match=rf"^{run}: is already a run directory"):
             import_checkpoint(source=run, output_dir=str(tmp_path / "other"))
-        with pytest.raises(PadirError, match=r"nowhere/model.json: no such file; is this a run directory"):
+        with pytest.raises(PadirError, match="^nowhere: no trained model found here; give a run directory"):
             import_checkpoint(source="nowhere", output_dir=str(tmp_path / "other"), vocabulary=pieces)
-        with pytest.raises(PadirError, match="has one checkpoint; step=3 can only choose among those of a run"):
+        with pytest.raises(PadirError, match=rf"^{pieces}: no trained model found here; give a run directory"):
+            import_checkpoint(source=pieces, output_dir=str(tmp_path / "other"), vocabulary=pieces)
+        with pytest.raises(PadirError, match=rf"^{pieces}/run: this folder cannot be created \(Not a directory\); cho"):
+            import_checkpoint(source=t5x_folder, output_dir=f"{pieces}/run", vocabulary=pieces)
+        with pytest.raises(PadirError, match="has only one checkpoint; leave out step=3, which is for run dir"):
             padir.load(t5x_folder, step=3, vocabulary=pieces)
 
 
@@ -173,7 +177,7 @@ class TestStartFrom:
         theirs[t5x.EMBEDDING] = fill_rows(theirs[t5x.EMBEDDING], 128)
         for name, array in started.items():
             np.testing.assert_array_equal(array, (fresh if name in own else theirs)[name], err_msg=name)
-        assert f"starting from {t5_folder}; 12 parameters are fresh (" in capsys.readouterr().err
+        assert f"starting from {t5_folder}; 12 parameters are initialized randomly (" in capsys.readouterr().err
 
     def test_by_one_gin_line(self, t5_folder, pieces, tmp_path, mesh):
         """With a learning rate of nothing, what `padir train` ends with is what it began with."""
@@ -225,7 +229,7 @@ class TestStartFrom:
         theirs[bias] = rebucketed(theirs[bias], bidirectional=False)
         for name, array in started.items():
             np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-        assert "0 parameters are fresh (); 12 of its own have no place in this model (" in capsys.readouterr().err
+        assert "0 parameters are initialized randomly (); 12 parameters there are unused (" in capsys.readouterr().err
 
     def test_another_size(self, t5_folder, pieces, mesh):
         network = NetworkConfig(**{**vars(self.NETWORK), "mlp_dim": 32})

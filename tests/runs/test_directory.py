@@ -110,7 +110,7 @@ def test_another_vocabulary_in_the_run(tmp_path, vocabularies):
     one, two = vocabularies
     save_model(tmp_path, PADIR, one)
     (tmp_path / "vocabulary.model").write_bytes(two.path.read_bytes())
-    message = f"vocabulary hash {two.hash[:12]} differs from {one.hash[:12]}, which the model in"
+    message = f"vocabulary hash {two.hash[:12]} differs from {one.hash[:12]}, the hash of the vocabulary that the model"
     with pytest.raises(PadirError, match=re.escape(message)):
         load_model(tmp_path)
 
@@ -206,5 +206,5 @@ def test_what_a_run_was_trained_on(tmp_path):
         assert trained_on(tmp_path) == kind
         assert json.loads((tmp_path / "data.json").read_text()) == {"task": "toy", "trained_on": kind}
     (tmp_path / "data.json").write_text('{"trained_on": "both"}')
-    with pytest.raises(PadirError, match=r"data\.json: damaged, .*it does not say raw or distilled"):
+    with pytest.raises(PadirError, match=r"data\.json: damaged, .*trained_on is neither 'raw' nor 'distilled'"):
         trained_on(tmp_path)

@@ -98,7 +98,7 @@ def test_fields_and_couplings_by_hand():
         (lambda: ising.spins(40), "40 spins"),
         (lambda: ising.log_probabilities(jnp.zeros(5)), "5 parameters"),
         (lambda: ising.clique_parameters(4, 5, 1.0, 0.0), "a clique of 5 among 4"),
-        (lambda: ising.blocks_of_size(3, 4), "blocks of 4 of 3"),
+        (lambda: ising.blocks_of_size(3, 4), "blocks of 4 among 3"),
     ],
 )
 def test_bad_sizes_are_named(call, message):

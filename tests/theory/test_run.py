@@ -47,9 +47,9 @@ def test_the_theorems_and_figure_4_3_end_to_end(tmp_path):
         "theorems": ["Theorem 4.1.3 with the chain on pairs (x, K) that (4.26) prints"],
         "figure_4_3": [
             "Figure 4.3's models meet Assumption 4.1.5",
-            "whatever J is",
-            "Proposition 4.1.5 speaks of a step",
-            "with 2|C| - 2, as (4.49) prints it",
+            "independent parallel never reaches R_1 for any J",
+            "Proposition 4.1.5 covers at least one step for |C| = 4",
+            "Proposition 4.1.4 with 2|C| - 2, as (4.49) prints it",
         ],
     }
     for name, result in results.items():
@@ -136,26 +136,26 @@ def test_an_unknown_figure_is_named(tmp_path):
 
 
 def test_no_figure_and_no_folder_are_named(tmp_path):
-    with pytest.raises(PadirError, match="theory.processes: 0 is not at least 1"):
+    with pytest.raises(PadirError, match="theory.processes: 0 must be at least 1"):
         theory(str(tmp_path), processes=0)
-    with pytest.raises(PadirError, match=r"theory.figures: \(\) names none; give some of figure_4_1"):
+    with pytest.raises(PadirError, match=r"theory.figures: \(\) names no figure; give some of figure_4_1"):
         theory(str(tmp_path), figures=())
     (tmp_path / "taken").write_text("")
-    with pytest.raises(PadirError, match="taken is a file"):
+    with pytest.raises(PadirError, match=r"taken: this folder cannot be created \(File exists\)"):
         theory(str(tmp_path / "taken"))
-    with pytest.raises(PadirError, match="lies below one"):
+    with pytest.raises(PadirError, match=r"deeper: this folder cannot be created \(Not a directory\)"):
         theory(str(tmp_path / "taken" / "deeper"))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: estimation.EstimationSettings(0.1, spins=9), "EstimationSettings.spins = 9: it takes 2 to 6"),
-        (lambda: hitting.HittingSettings(clique=11), "HittingSettings.clique = 11: it takes 2 to 10"),
-        (lambda: hitting.HittingSettings(block_sizes=(2, 11)), "each 1 to 10"),
-        (lambda: hitting.HittingSettings(enumerated_spins=3), "enumerated_spins = 3: it takes 4 to 12"),
-        (lambda: hitting.HittingSettings(couplings=(2.0, 1.0)), "takes ascending numbers"),
-        (lambda: theorems.TheoremSettings(spins=()), "takes one or more numbers, each 2 to 6"),
+        (lambda: estimation.EstimationSettings(0.1, spins=9), "EstimationSettings.spins = 9: must be from 2 to 6"),
+        (lambda: hitting.HittingSettings(clique=11), "HittingSettings.clique = 11: must be from 2 to 10"),
+        (lambda: hitting.HittingSettings(block_sizes=(2, 11)), "each from 1 to 10"),
+        (lambda: hitting.HittingSettings(enumerated_spins=3), "enumerated_spins = 3: must be from 4 to 12"),
+        (lambda: hitting.HittingSettings(couplings=(2.0, 1.0)), "must be ascending numbers"),
+        (lambda: theorems.TheoremSettings(spins=()), "must be one or more numbers, each from 2 to 6"),
         (lambda: separation.SeparationSettings(deltas=(0.5, 1.0)), "SeparationSettings.deltas"),
         (lambda: learned.LearnedSettings(block_sizes=(0, 2)), "LearnedSettings.block_sizes"),
     ],

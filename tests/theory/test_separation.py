@@ -29,8 +29,8 @@ def failed(data):
 
 # Statements that do not hold as the chapter prints them.
 KNOWN = [
-    "Proposition 4.1.5 speaks of a step, with the |C| = 4 of Figure 4.3",
-    "with 2|C| - 2, as (4.49) prints it",
+    "Proposition 4.1.5 covers at least one step for |C| = 4, as in Figure 4.3",
+    "Proposition 4.1.4 with 2|C| - 2, as (4.49) prints it, is a bound",
 ]
 
 
@@ -51,10 +51,10 @@ def test_claims_fail_where_the_numbers_contradict_them(data):
     assert set(failed(bad)) - set(KNOWN) == {"Corollary 4.1.1, 1 cases"}
     constant = [{**entry, "mode_probability": 1e-9} for entry in data["constant"]]
     assert set(failed({**data, "constant": constant})) - set(KNOWN) == {
-        "the constant of Proposition 4.1.4 with 2^|C| - 2 is a bound"
+        "Proposition 4.1.4 with 2^|C| - 2 in its constant is a bound"
     }
     stuck = [{**entry, "by_delta": [{"delta": 0.5, "steps": 3.0, "left": 0.6}]} for entry in data["stuck"]]
-    assert "Proposition 4.1.5, in these" in failed({**data, "stuck": stuck})
+    assert "Proposition 4.1.5 for these cliques" in failed({**data, "stuck": stuck})
 
 
 def test_stuck_is_seen_in_the_exact_chain_too():

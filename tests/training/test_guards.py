@@ -58,7 +58,7 @@ def test_a_checkpoint_is_due_by_the_clock():
 def test_a_state_that_is_not_finite(bad):
     good = TrainState(jnp.int32(9), {"w": jnp.ones(3)}, {"v": jnp.zeros((2, 2)), "count": jnp.int32(9)})
     check_state(good)
-    message = "step 9: its update has made parameters that are not finite"
+    message = "step 9: its update made parameters that are not finite"
     with pytest.raises(NonFiniteError, match=message):
         check_state(good.replace(params={"w": jnp.ones(3).at[1].set(bad)}))
     with pytest.raises(NonFiniteError, match=message):

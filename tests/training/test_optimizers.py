@@ -39,7 +39,7 @@ def test_without_warm_up_it_starts_at_the_peak():
         ({"peak_learning_rate": 1e-6}, "at most peak_learning_rate 1e-06"),
         ({"warmup_steps": -1}, "OptimizerConfig.warmup_steps: -1 is negative"),
         ({"decay_rate": 0.0}, "OptimizerConfig.decay_rate: 0.0 is not above 0"),
-        ({"momentum": 1.0}, "OptimizerConfig.momentum: 1.0 is not between 0 and 1; None is off"),
+        ({"momentum": 1.0}, "OptimizerConfig.momentum: 1.0 is not between 0 and 1; None turns it off"),
         ({"clip_global_norm": 0.0}, "OptimizerConfig.clip_global_norm: 0.0 is not above 0"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_finished_run_returns_at_once(tiny, monkeypatch, capfd):
     with Checkpointer(tiny.padir, read_only=True) as checkpointer:
         saved = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
     assert digest_of(saved) == digest_of(state.params)
-    assert f"{tiny.padir}: finished before, at step 120 of 120" in capfd.readouterr().err
+    assert f"{tiny.padir}: already finished at step 120 of 120" in capfd.readouterr().err
 
 
 _TRAIN = """
@@ -282,7 +282,7 @@ def test_a_stall_is_reported_wherever_it_comes(tiny, tmp_path, monkeypatch, capf
 def test_what_an_epoch_leaves_out_is_said(tiny, tmp_path, capfd):
     """524 examples in batches of 16."""
     tiny.train(tmp_path / "run", "ar")
-    assert "train: each epoch leaves out 12 of 524 examples, others every time\n" in capfd.readouterr().err
+    assert "train: each epoch leaves out 12 of 524 examples, different ones every time\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_the_command_prepares_a_missing_set_in_a_process_of_its_own(run_python, 
     )
     done = run_python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
-    assert "data: nothing prepared there yet; preparing task mine" in done.stderr.decode()
+    assert "data: no prepared data set here yet; preparing task mine" in done.stderr.decode()
     manifest = Manifest.load(tmp_path / "data")
     assert (manifest.task.module, manifest.task.name, manifest.num_pieces) == ("tasks.text_files", "mine", 200)
     train = manifest.splits["train"]
@@ -380,7 +380,7 @@ def test_no_set_and_no_task(tiny, tmp_path):
 
 
 def test_a_bucket_longer_than_the_model(tiny, tmp_path):
-    message = r"train\.buckets: 40 is longer than the model allows \(32\); drop that bucket"
+    message = r"train\.buckets: 40 is longer than the model allows \(32\); remove that bucket"
     with pytest.raises(PadirError, match=message):
         tiny.train(tmp_path / "run", buckets=(16, 40))
 
@@ -427,8 +427,8 @@ def test_a_prolonged_run_says_so_and_keeps_it(tiny, tmp_path, capfd):
     slower = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=4)
     assert int(tiny.train(tmp_path / "run", "ar", num_steps=8, optimizer=slower).step) == 8
     said = "num_steps: 6 there, 8 now; optimizer.peak_learning_rate: 0.1 there, 0.05 now"
-    meaning = "(the learning rate of later steps follows the new schedule): the result is not that of a run which had"
-    assert f"{tmp_path / 'run'}: changed from step 6 on: {said} {meaning} " in capfd.readouterr().err
+    meaning = "(the learning rate of later steps follows the new schedule): the result will differ from that of a run "
+    assert f"{tmp_path / 'run'}: changed from step 6 on: {said} {meaning}" in capfd.readouterr().err
     record = json.loads((tmp_path / "run" / "train.json").read_text())
     assert (record["settings"]["num_steps"], record["settings"]["optimizer"]["peak_learning_rate"]) == (8, 0.05)
     (change,) = record["changes"]
@@ -566,7 +566,7 @@ def test_starting_from_a_teacher(tiny, vocabulary, parallel, capfd):
         *(f"network/decoder/layers/0/positional_attention/{name}/weight" for name in ("query", "key", "value", "out")),
     }
     assert teacher.keys() <= started.keys()
-    assert f"starting from {tiny.ar}; 7 parameters are fresh (" in capfd.readouterr().err
+    assert f"starting from {tiny.ar}; 7 parameters are initialized randomly (" in capfd.readouterr().err
 
 
 def test_train_starts_from_another_run_only_once(tiny, tmp_path):
@@ -589,7 +589,7 @@ def test_starting_from_what_does_not_fit(tiny, vocabulary, parallel, tmp_path):
     with pytest.raises(PadirError, match=r"feed-forward layers use relu, this model's gated-gelu; set NetworkConfig\."):
         start_from(wide, str(tiny.ar), vocabulary, mesh, network=gated)
     other = dataclasses.replace(PreparedSet.open(tiny.data).manifest, vocabulary_hash="0" * 64)
-    with pytest.raises(PadirError, match="is this a run directory of `padir train`"):
+    with pytest.raises(PadirError, match="no trained model found here; give a run directory of `padir train`"):
         start_from(wide, str(tmp_path), vocabulary, mesh, network=parallel)
     assert other.vocabulary_hash != vocabulary.hash
 
