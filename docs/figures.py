@@ -15,9 +15,13 @@ from typing import Any
 
 import jinja2
 
+from padir.analysis.paper import PAPER
+
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "docs" / "templates"
 RESULTS = ROOT / "benchmarks" / "results"
+# Longer commands are folded, and broken into lines of about this length.
+_LINE = 100
 
 
 def result(name: str) -> dict[str, Any]:
@@ -28,9 +32,9 @@ def result(name: str) -> dict[str, Any]:
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """A figure with so many decimals; without a count, two significant decimals below 10 and none above."""
+    """A figure with so many decimals; without a count, with three significant digits (two decimals below 1)."""
     if digits is None:
-        digits = 0 if abs(value) >= 10 else 2
+        digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:,.{digits}f}"
 
 
@@ -50,33 +54,53 @@ def table(head: list[str], rows: list[list[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def source(found: dict[str, Any], count: Any = None) -> str:
-    """Where a table comes from: file, commit, machine, count and command, as its result says."""
+def folded(title: str, text: str) -> str:
+    """Text that a reader opens by clicking on its title."""
+    return f"<details><summary>{title}</summary>\n\n{text.strip()}\n\n</details>"
+
+
+def commit(facts: dict[str, Any]) -> str:
+    """A short commit, and whether the code differed from it."""
+    changed = " with uncommitted changes" if re.search(r"-dirty|\+changes", facts["commit"]) else ""
+    return f"`{facts['commit'][:7]}`{changed}"
+
+
+def source(found: dict[str, Any], count: str = "") -> str:
+    """Where a table comes from: file, commit, machine and command, as its result says, and how much was measured."""
     facts = found["facts"]
-    cpu = facts.get("cpu") or "CPU (the result does not name it)"
+    cpu = facts.get("cpu") or "a CPU that the result does not name"
     features = facts.get("cpu_features")
     machine = f"{facts['cpu_count']} cores of {cpu}" + (f" ({', '.join(features)})" if features else "")
     device = "" if facts.get("device", "cpu") == "cpu" else f", {facts['device_count']} × {facts['device']}"
-    words = [f"Result: `{found['file']}`", f"commit `{facts['commit'][:7]}`", f"{machine}{device}"]
+    words = [f"Result: `{found['file']}`", f"commit {commit(facts)}", f"{machine}{device}"]
     versions = facts["versions"]
     words += [f"{name} {versions[name]}" for name in (["jax"] if "jax" in versions else versions)]
     words += [f"on {facts['date']}"] if "date" in facts else []
-    words += [f"n = {count}"] if count is not None else []
-    return f"{', '.join(words)}. Command:\n\n```text\n{_wrapped(facts['command'])}\n```"
+    words += [count] if count else []
+    command = facts["command"]
+    if len(command) <= _LINE:
+        return f"{', '.join(words)}. Command: `{command}`."
+    block = f"```text\n{_wrapped(command)}\n```"
+    return f"{', '.join(words)}.\n\n{folded('Command', block)}"
 
 
 def _wrapped(command: str) -> str:
     lines, line = [], ""
     for word in command.split(" "):
-        if line and len(line) + len(word) > 100:
+        if line and len(line) + len(word) > _LINE:
             lines.append(f"{line} \\")
             line = " "
         line += f" {word}" if line else word
     return "\n".join([*lines, line])
 
 
+def request_ms(found: dict[str, Any], name: str, statistic: str = "median") -> float:
+    """A statistic of the latency of a system, in ms."""
+    return found["systems"][name]["latency_ms"][statistic]
+
+
 def latency_table(found: dict[str, Any], names: list[str], greedy: str, beam: str) -> str:
-    """Median, interval, p99 and operations of systems, and how they compare with two autoregressive ones."""
+    """Median, interval, p99 and operations of systems, and their speed-ups over greedy decoding and beam search."""
     systems = found["systems"]
     median = {name: systems[name]["latency_ms"]["median"] for name in systems}
     rows = []
@@ -85,7 +109,7 @@ def latency_table(found: dict[str, Any], names: list[str], greedy: str, beam: st
         ratios = [times(median[base] / median[name]) for base in (greedy, beam)]
         figures = [number(measured["median"]), interval(measured["median_ci95"]), number(measured["p99"])]
         rows.append([name, *figures, number(systems[name]["gflops"], 1), *ratios])
-    head = ["system", "median ms", "95% interval", "p99 ms", "GFLOP", "greedy / it", "beam 5 / it"]
+    head = ["system", "median ms", "95% interval", "p99 ms", "GFLOP", "over greedy", "over beam 5"]
     return table(head, rows)
 
 
@@ -101,7 +125,7 @@ def quality_table(systems: dict[str, Any]) -> str:
                 number(scores["bleu"], 1),
                 number(scores["chrf"], 1),
                 valid,
-                number(scores["stutter_per_100_words"]),
+                number(scores["stutter_per_100_words"], 2),
                 number(scores["mean_steps_run"], 1),
                 number(times_ms["median"]),
                 number(times_ms["p99"]),
@@ -115,21 +139,102 @@ def quality_table(systems: dict[str, Any]) -> str:
     return table(head, rows)
 
 
-def against(row: dict[str, Any]) -> str:
-    """p-value of BLEU against the plain decode; '' for the plain decode itself."""
-    return number(row["against_plain"]["bleu"]["p_value"], 3) if "against_plain" in row else ""
+def decodes_table(rows: dict[str, Any]) -> str:
+    """Scores of ways to decode the same text, each compared with the plain decode of as many hypotheses."""
+    lines = []
+    for name, row in rows.items():
+        compared = ["", ""]
+        if "against_plain" in row:
+            compared = [number(row["unchanged"], 1), number(row["against_plain"]["bleu"]["p_value"], 3)]
+        label = name.replace("1 hypotheses", "1 hypothesis")
+        lines.append([label, number(row["bleu"], 2), number(row["validity"], 1), *compared])
+    return table(["decode", "BLEU", "valid %", "unchanged %", "p"], lines)
 
 
-def claims(names: list[str]) -> dict[str, Any]:
-    """All claims of the theory's figures, those that fail, and the first figure's facts."""
-    figures = [result(f"theory/theory_{name}.json") for name in names]
-    found = [claim | {"figure": figure["figure"]} for figure in figures for claim in figure["claims"]]
-    seconds = sum(figure["seconds"] for figure in figures)
-    failed = [claim for claim in found if not claim["passed"]]
-    return {"all": found, "failed": failed, "seconds": seconds, "source": figures[0]}
+def compared_with_plain(rows: dict[str, Any], ending: str) -> dict[str, float]:
+    """Largest change of BLEU and smallest p-value among the decodes whose names end so."""
+    bleu = [row["against_plain"]["bleu"] for name, row in rows.items() if name.endswith(ending)]
+    return {"change": max(abs(row["difference"]) for row in bleu), "p_value": min(row["p_value"] for row in bleu)}
 
 
-HELPERS = (result, number, times, interval, table, source, latency_table, quality_table, against, claims)
+def aims_table(head: list[str], aims: list[tuple[str, str, float, list[float | None]]]) -> str:
+    """Ratios that are aimed at, bold where they reach the aim.
+
+    Args:
+      head: what the columns after the aim say.
+      aims: for each row its text, "at least" or "at most", the ratio aimed at, and what is reached (None: not measured).
+    """
+    rows = []
+    for text, relation, aim, reached in aims:
+        row = [f"{text}: {relation} {aim:g}x"]
+        for ratio in reached:
+            good = ratio is not None and (ratio >= aim if relation == "at least" else ratio <= aim)
+            row.append("–" if ratio is None else f"**{times(ratio)}**" if good else times(ratio))
+        rows.append(row)
+    return table(["aim", *head], rows)
+
+
+def phases_table(systems: dict[str, Any]) -> str:
+    """Time of each phase of a request in ms, and what share of it the machine's bound explains."""
+    phases = list(next(iter(systems.values())))
+    rows = [
+        [name, *(f"{number(found[phase]['ms'])} ({number(100 * found[phase]['of_bound'], 0)}%)" for phase in phases)]
+        for name, found in systems.items()
+    ]
+    return table(["system", *phases], rows)
+
+
+def claims_table(claims: list[dict[str, Any]]) -> str:
+    """Claims of a figure of the theory, each with what was measured and its limit."""
+    rows = []
+    for claim in claims:
+        verdict = "pass" if claim["passed"] else "**fail**"
+        limit = f"{claim['relation']} {claim['limit']:.3g}"
+        rows.append([claim["claim"].replace("|", "\\|"), verdict, f"{claim['measured']:.3g}", limit])
+    return table(["claim", "result", "measured", "limit"], rows)
+
+
+def explained(claims: list[dict[str, Any]], explanations: dict[str, str]) -> str:
+    """A list of what failing claims mean.
+
+    Args:
+      claims: claims, of which some fail.
+      explanations: for a part of a failing claim's text what it means; '{}' stands for what was measured.
+
+    Raises:
+      ValueError: a failing claim has no explanation, or an explanation has no failing claim.
+    """
+    measured: dict[str, list[str]] = {part: [] for part in explanations}
+    for claim in claims:
+        if not claim["passed"]:
+            parts = [part for part in explanations if part in claim["claim"]]
+            if len(parts) != 1:
+                raise ValueError(f"{len(parts)} explanations of the claim that failed: {claim['claim']}")
+            measured[parts[0]].append(f"{claim['measured']:.3g}")
+    if idle := [part for part, values in measured.items() if not values]:
+        raise ValueError(f"no failing claim is about: {idle}")
+    return "\n".join(f"* {text.replace('{}', ' and '.join(measured[part]))}" for part, text in explanations.items())
+
+
+HELPERS = (
+    result,
+    number,
+    times,
+    interval,
+    table,
+    folded,
+    commit,
+    source,
+    request_ms,
+    latency_table,
+    quality_table,
+    decodes_table,
+    compared_with_plain,
+    aims_table,
+    phases_table,
+    claims_table,
+    explained,
+)
 
 
 def pages() -> dict[Path, str]:
@@ -143,7 +248,7 @@ def pages() -> dict[Path, str]:
         extensions=["jinja2.ext.do"],
     )
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
-    environment.globals |= {helper.__name__: helper for helper in HELPERS}
+    environment.globals |= {helper.__name__: helper for helper in HELPERS} | {"paper_attention": PAPER}
     written = {}
     for template in sorted(TEMPLATES.rglob("*.md.j2")):
         name = template.relative_to(TEMPLATES).as_posix()

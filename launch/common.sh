@@ -1,21 +1,21 @@
-# shellcheck shell=bash disable=SC2034 # the launchers read what is set here
-# What the launchers share: reading [--dry-run] [N] GIN_FILE RUN_DIR [-- ARGUMENT ...], and quoting.
+# shellcheck shell=bash disable=SC2034 # the launchers read the variables set here
+# Shared by the launchers: parses [--dry-run] [N] GIN_FILE RUN_DIR [-- ARGUMENT ...], and quotes words for a shell.
 set -euo pipefail
 
-usage() { # [MESSAGE]: with the comment at the top of the launcher
+usage() { # [MESSAGE]: prints it and the comment at the top of the launcher, and exits with status 2
   [[ $# -eq 0 ]] || echo "$0: $1" >&2
   awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" >&2
   exit 2
 }
 
-needs() { # NAME ...: variables that must have a value
+needs() { # NAME ...: exits with a message if one of these variables is unset or empty
   local name
   for name in "$@"; do
     [[ -n ${!name-} ]] || usage "set $name"
   done
 }
 
-quoted() { # WORD ...: on one line, as any shell reads them back
+quoted() { # WORD ...: prints them on one line, quoted for any POSIX shell
   local line='' word
   for word in "$@"; do
     [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]] || word="'${word//\'/\'\\\'\'}'"
@@ -30,18 +30,18 @@ while (($#)) && [[ $1 != -- ]]; do
   case $1 in
     --dry-run) dry_run=yes ;;
     --stop) [[ ${can_stop-} ]] || usage "this launcher has no --stop"; stop=yes ;;
-    -*) usage "unknown option $1; arguments for padir come after --" ;;
+    -*) usage "unknown option $1; put arguments for padir after --" ;;
     *) words+=("$1") ;;
   esac
   shift
 done
 if [[ $stop ]]; then
-  ((${#words[@]} + $# == 0)) || usage "--stop takes nothing else"
+  ((${#words[@]} + $# == 0)) || usage "--stop takes no other arguments"
   return
 fi
-((${#words[@]} == ${expected_words:-2})) || usage "${#words[@]} arguments before -- instead of ${expected_words:-2}"
+((${#words[@]} == ${expected_words:-2})) || usage "needs ${expected_words:-2} arguments before --, found ${#words[@]}"
 (($# == 0)) || shift
 subcommand=${SUBCOMMAND:-train}
-[[ $subcommand =~ ^(train|translate|distill)$ ]] || usage "SUBCOMMAND=$subcommand is not train, translate or distill"
+[[ $subcommand =~ ^(train|translate|distill)$ ]] || usage "SUBCOMMAND=$subcommand must be train, translate or distill"
 gin_file=${words[${#words[@]} - 2]} run_dir=${words[${#words[@]} - 1]}
 command=("${PADIR:-padir}" "$subcommand" "--gin_file=$gin_file" "--run_dir=$run_dir" "$@")

@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# Trains on TPU slices of a GKE cluster with JobSet, one pod a host: creates the JobSet and returns.
+# Trains on TPU slices of a GKE cluster with one pod per host: creates a JobSet and returns.
 #   NAME=VALUE ... launch/gke.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   JOBSET=ar IMAGE=registry/padir ACCELERATOR=tpu-v6e-slice TOPOLOGY=4x4 SLICES=2 CLAIM=runs \
 #     launch/gke.sh runs/synthetic_ar.gin /runs/ar -- --data_dir=/runs/data
-# When a host fails or is preempted, all slices start again and go on at the newest checkpoint; a job that padir refuses
-# (status 2: its message says why) ends. To give the command again: kubectl delete jobset NAME.
-# SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
-# Variables: JOBSET, its name; IMAGE with padir in it; ACCELERATOR and TOPOLOGY, labels of the slices' node pools;
-#   CHIPS a host (default 4); SLICES (default 1); RESTARTS (default 100); CLAIM, a ReadWriteMany volume claim for the
-#   data and RUN_DIR, and MOUNT, where it appears (default /runs); PADIR (the command; default padir).
+# When a host fails or is preempted, all slices restart and resume from the newest checkpoint. If padir rejects its
+# arguments (status 2), the job ends, and the log has the error message. Before you give the command again, delete the
+# old JobSet: kubectl delete jobset NAME.
+# To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
+# arguments of that command (such as --inputs, --output and --shards) follow --.
+# Variables: JOBSET (its name), IMAGE (a container image with padir), ACCELERATOR and TOPOLOGY (labels of the slices'
+#   node pools), CHIPS (per host; default 4), SLICES (their number; default 1), RESTARTS (at most; default 100), CLAIM
+#   (a ReadWriteMany volume claim for the data and RUN_DIR), MOUNT (where the volume is mounted; default /runs), PADIR
+#   (the command; default padir).
 
 # shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 needs JOBSET IMAGE ACCELERATOR TOPOLOGY CLAIM
-[[ $TOPOLOGY =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || usage "TOPOLOGY=$TOPOLOGY is not of the form 4x4 or 2x2x4"
+[[ $TOPOLOGY =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || usage "TOPOLOGY=$TOPOLOGY must have the form 4x4 or 2x2x4"
 chips=$((${TOPOLOGY//x/ * })) per_host=${CHIPS:-4}
-((chips % per_host == 0)) || usage "$TOPOLOGY has $chips chips: not a multiple of CHIPS=$per_host"
+((chips % per_host == 0)) || usage "$TOPOLOGY has $chips chips, which is not a multiple of CHIPS=$per_host"
 hosts=$((chips / per_host))
 
 jobset() {
@@ -25,7 +28,7 @@ kind: JobSet
 metadata:
   name: '$JOBSET'
   annotations:
-    # A slice is a node pool: all pods of one of the jobs below share it, and no others use it.
+    # A slice is a node pool: each job below gets one of its own, for all of its pods.
     alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
 spec:
   failurePolicy:
@@ -52,7 +55,7 @@ spec:
           template:
             spec:
               restartPolicy: Never
-              # What is left after SIGTERM to save.
+              # Time to save a checkpoint after SIGTERM.
               terminationGracePeriodSeconds: 120
               hostNetwork: true
               dnsPolicy: ClusterFirstWithHostNet
@@ -84,7 +87,7 @@ if [[ $dry_run ]]; then
 else
   jobset | kubectl create -f - || {
     status=$?
-    echo "$0: if there is a JobSet $JOBSET already that has ended: kubectl delete jobset '$JOBSET'" >&2
+    echo "$0: if an old JobSet $JOBSET still exists, delete it first: kubectl delete jobset '$JOBSET'" >&2
     exit "$status"
   }
 fi

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Trains with N processes on this machine, which meet at 127.0.0.1: for tests, and to see what a pod would do.
+# Trains with N processes on the CPUs of this machine, for tests and to try out a job of several processes.
 #   launch/local.sh [--dry-run] N GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   launch/local.sh 2 runs/synthetic_ar.gin runs/ar -- --data_dir=runs/data
-# Each process has one CPU device, or D with XLA_FLAGS=--xla_force_host_platform_device_count=D in the environment.
-# When one fails, the others have five seconds to say why, and are killed. SIGTERM and SIGINT reach all of them; told by
-# SIGTERM, they save and exit with status 75.
-# SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
-# Variables: PADIR (the command; default padir), PORT (where process 0 listens; default 8476).
+# Each process has one CPU device. XLA_FLAGS=--xla_force_host_platform_device_count=D gives each of them D devices.
+# When a process fails, the others are killed after five seconds. SIGTERM and SIGINT stop all processes: they save a
+# checkpoint and exit with status 75.
+# To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
+# arguments of that command (such as --inputs, --output and --shards) follow --.
+# Variables: PADIR (the command; default padir), PORT (on which process 0 listens; default 8476).
 expected_words=3
 # shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 n=${words[0]}
-[[ $n =~ ^[1-9][0-9]*$ ]] || usage "N=$n is not a number of processes"
+[[ $n =~ ^[1-9][0-9]*$ ]] || usage "N=$n must be the number of processes, at least 1"
 
 pids=()
 for ((i = 0; i < n; i++)); do
@@ -26,7 +27,7 @@ for ((i = 0; i < n; i++)); do
 done
 [[ ! $dry_run ]] || exit 0
 
-stop() { # with the status of process 0, which says why it stopped
+stop() { # stops all processes and exits with the status of process 0
   kill -TERM "${pids[@]}" 2>/dev/null || true
   local status=0
   wait "${pids[0]}" || status=$?
@@ -36,5 +37,6 @@ stop() { # with the status of process 0, which says why it stopped
 trap stop TERM INT
 
 for ((i = 0; i < n; i++)); do
+  # Within five seconds the other processes can still print their own errors.
   wait -n || { status=$?; sleep 5; kill -KILL "${pids[@]}" 2>/dev/null || true; wait; exit "$status"; }
 done

@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# Trains on GPU nodes of a Slurm cluster, one process a GPU: submits a job and returns.
+# Trains on GPU nodes of a Slurm cluster with one process per GPU: submits a job and returns.
 #   NODES=... GPUS=... launch/slurm.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   NODES=4 GPUS=8 SBATCH_TIMELIMIT=1-0 launch/slurm.sh runs/synthetic_ar.gin /shared/runs/ar -- --data_dir=/shared/data
-# RUN_DIR and the data lie in a folder that all nodes mount. Two minutes before the time limit every process gets
-# SIGTERM. A job that came to its limit, was preempted or lost a node is queued again, and goes on at its newest
-# checkpoint; scancel ends it.
-# SUBCOMMAND=translate (after -- come --inputs, --output, --shards) or distill: RUN_DIR is then the model.
-# Variables: NODES, GPUS (on each), PADIR (the command; default padir), and sbatch's own, such as SBATCH_PARTITION.
+# RUN_DIR and the data must be in a folder that all nodes mount. Two minutes before the time limit every process gets
+# SIGTERM and saves a checkpoint. A job that reached its time limit, was preempted or lost a node is queued again and
+# resumes from its newest checkpoint. scancel ends it for good.
+# To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
+# arguments of that command (such as --inputs, --output and --shards) follow --.
+# Variables: NODES, GPUS (per node), PADIR (the command; default padir), and those of sbatch, such as SBATCH_PARTITION.
 
 # shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 needs NODES GPUS
 
-# Each task sees all GPUs of its node and JAX gives it the one of its number: so no --gpus-per-task. Tasks that were told
-# to stop end one after the other, training with status 75, other work, which goes on where it was, by the signal (143):
-# the first must not have the others killed. scancel ends this script, too, before it could queue the job again.
+# No --gpus-per-task: JAX picks a task's GPU by the task's number on the node, so each task must see all GPUs of it.
+# --kill-on-bad-exit=0: stopped tasks exit one after another with an error status, and each needs time to save.
 run=(srun --kill-on-bad-exit=0 --wait=120 "${command[@]}")
+# A stopped training exits with 75; other commands end by SIGTERM (143). Both can resume, so the job is queued again.
+# scancel also ends this script, so a cancelled job is not queued again.
 # shellcheck disable=SC2016 # the job's shell expands it
 again='case $status in 75 | 143) scontrol requeue $SLURM_JOB_ID ;; esac'
 submit=(sbatch --job-name=padir "--nodes=$NODES" "--ntasks-per-node=$GPUS" "--gpus-per-node=$GPUS"

@@ -1,17 +1,17 @@
-"""Seqio tasks: one module a data set. Imports TensorFlow, so only `padir prepare` imports this package.
+"""Seqio tasks, one module per data set. Only `padir prepare` imports this package, because it imports TensorFlow.
 
 A task module has one function,
 
     register(name, vocabulary_path, *, <options>) -> TranslationTask
 
-whose keyword arguments are the task's options. It says where the sentence pairs come from and leaves the
-rest to `translation_task`. For the pair ("a dog", "ein Hund") the task yields
+whose keyword arguments are the task's options. The function says where the sentence pairs come from, and
+`translation_task` does the rest. For the pair ("a dog", "ein Hund") the task yields
 
     inputs   int32 [source_length]  [264, 81, 1]    targets  int32 [target_length]  [97, 310, 1]
     inputs_pretokenized  b"a dog"                   targets_pretokenized  b"ein Hund"
 
-The vocabulary file need not exist when a task is registered: it is read with the first example, so that
-the same pairs can train it.
+A task can be registered before its vocabulary file exists, because the file is read with the first example. So the
+vocabulary can be trained on the pairs of the same task.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ import tensorflow as tf
 from padir.data.sources import Pairs
 from padir.errors import PadirError
 
-# Crossing from Python to TensorFlow costs the same for one pair as for a thousand.
+# Handing data from Python to TensorFlow costs about the same for one pair as for a thousand.
 _PAIRS_PER_CROSSING = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationTask:
-    """A registered Seqio task, and what preparation must know beside it.
+    """A registered Seqio task and the other things that preparation needs.
 
     Attributes:
       task: tokenises, appends EOS and keeps the text.
-      pairs: raw text by split; also what a missing vocabulary is trained on. The task reads what is there when it is
-        run: preparation puts parts of a split in its place.
-      failures: errors the sources ran into. TensorFlow turns an exception of a source into one of its own,
-        so the original is kept here to be raised again.
-      files: paths the pairs are read from; none if they are generated.
+      pairs: raw text by split; a missing vocabulary is trained on it. The task looks its pairs up here when it runs, so
+        preparation can replace a split by a part of it.
+      failures: errors raised by the sources. TensorFlow replaces a source's exception by one of its own, so the
+        original is kept here to be raised again.
+      files: the files from which the pairs are read; empty if the pairs are generated.
       checker: dotted 'module:function' of is_valid(source, hypothesis), importable without TensorFlow, or None.
       source_language, target_language: labels for reports.
     """
@@ -66,16 +66,16 @@ def translation_task(
     source_language: str = "",
     target_language: str = "",
 ) -> TranslationTask:
-    """Registers a Seqio task over sentence pairs, replacing an earlier one of the same name.
+    """Registers a Seqio task over sentence pairs. It replaces an earlier task of the same name.
 
     Args:
-      name: of the task.
+      name: name of the task.
       vocabulary_path: SentencePiece model, read with the first example.
-      pairs: the text of each split.
+      pairs: text by split.
       files, checker, source_language, target_language: see `TranslationTask`.
 
     Raises:
-      PadirError: a name Seqio does not accept.
+      PadirError: Seqio does not accept the name.
     """
     failures: list[PadirError] = []
     pairs = dict(pairs)
@@ -101,7 +101,7 @@ def translation_task(
 def _dataset(
     pairs: Mapping[str, Pairs], failures: list[PadirError], split: str, shuffle_files: bool, seed: int | None = None
 ) -> tf.data.Dataset:
-    """Streams one split into TensorFlow; Seqio calls it. Order is that of the source: batching shuffles."""
+    """Streams one split into TensorFlow, in the order of its source. Seqio calls it; batching shuffles later."""
     del shuffle_files, seed
 
     def chunks():

@@ -1,4 +1,4 @@
-"""A set that `padir distill` made, as a task: to prepare it with other settings, or to mix it with others in Seqio."""
+"""A task over a distilled set, to prepare the set with other settings or to mix it with other tasks in Seqio."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from padir.data.sources import Pairs
 from padir.errors import PadirError
 from tasks import TranslationTask, translation_task
 
-# Records are read in blocks of so many.
+# Records read at a time.
 _CHUNK = 1024
 
 
 class PreparedPairs(Pairs):
-    """The texts of one split of a prepared set, in its order; streamed."""
+    """The sentence pairs of one split of a prepared set, streamed in the order of the set."""
 
     def __init__(self, prepared: PreparedSet, split: str):
-        """Reads nothing yet; raises PadirError if there is no such split."""
+        """Reads no record yet. Raises PadirError if the set has no such split."""
         self._examples = prepared.split(split)
         self.total = len(self._examples)
 
@@ -30,25 +30,27 @@ class PreparedPairs(Pairs):
 
 
 def register(name: str, vocabulary_path: str, *, data_dir: str) -> TranslationTask:
-    """Registers a distilled set: its train split's targets are the teacher's translations, the others' references.
+    """Registers a task over a distilled set.
+
+    The targets of its train split are the teacher's translations. Those of the other splits are references.
 
     Args:
-      name: of the Seqio task.
-      vocabulary_path: SentencePiece model; it need not be the set's own.
-      data_dir: the folder that `padir distill` wrote.
+      name: name of the Seqio task.
+      vocabulary_path: SentencePiece model, which may differ from the set's own.
+      data_dir: folder written by `padir distill`.
 
     Raises:
-      PadirError: no prepared set is there, or one that was not distilled.
+      PadirError: the folder holds no prepared set, or one that was not distilled.
     """
     prepared = PreparedSet.open(data_dir)
     manifest = prepared.manifest
     if not manifest.is_distilled:
-        raise PadirError(f"task {name}: option data_dir={data_dir!r} holds a set that `padir distill` did not make")
+        raise PadirError(f"task {name}: option data_dir={data_dir!r} holds a set that was not made by `padir distill`")
     return translation_task(
         name,
         vocabulary_path,
         {split: PreparedPairs(prepared, split) for split in manifest.splits},
-        # It counts the records of every shard and says where the translations came from.
+        # The manifest identifies the set: it has the record count of each shard and the origin of the translations.
         files=(str(Path(data_dir, MANIFEST_NAME)),),
         checker=manifest.checker,
         source_language=manifest.source_language,

@@ -1,4 +1,4 @@
-"""The embedded language pair: English-like to German-like, generated, of any size and ambiguity."""
+"""A task over the embedded language pair: generated, English-like to German-like, of any size and ambiguity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 1024
 
 @dataclasses.dataclass(frozen=True)
 class _SyntheticPairs(Pairs):
-    """Generated pairs of one split whose sources occur in none of the splits `apart_from`."""
+    """The generated pairs of one split. None of their sources occurs in the splits `apart_from`."""
 
     split: str
     count: int
@@ -29,8 +29,8 @@ class _SyntheticPairs(Pairs):
 
     @cached_property
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """The pairs; kept, because generating them costs more than holding them (300 bytes each)."""
-        # Short sentences recur, so some are passed over; the stream has no end and is drawn from lazily.
+        """The pairs, kept in memory because generating them again would be slow."""
+        # Short sentences recur, so pairs are skipped and more are drawn from the endless stream.
         stream = itertools.chain.from_iterable(
             synthetic.generate(_CHUNK, seed=f"{self.seed}/{self.split}", ambiguity=self.ambiguity, start=start)
             for start in itertools.count(0, _CHUNK)
@@ -60,16 +60,16 @@ def register(
     ambiguity: float = 0.5,
     seed: int = 0,
 ) -> TranslationTask:
-    """Registers the embedded pair; no source sentence is in two splits.
+    """Registers a task over the embedded language pair. No source sentence occurs in two splits.
 
     Args:
-      name: of the Seqio task.
+      name: name of the Seqio task.
       vocabulary_path: SentencePiece model.
-      num_train: pairs to train on; 0 leaves the split out, here as below.
-      num_validation: pairs to choose settings on.
-      num_test: pairs to report on.
-      ambiguity: how often, 0..1, a sentence is rendered in one of its several valid ways.
-      seed: of the generator.
+      num_train: number of training pairs. A split of 0 pairs is left out.
+      num_validation: number of validation pairs.
+      num_test: number of test pairs.
+      ambiguity: probability, 0 to 1, of a target drawn uniformly from all valid ones instead of the canonical target.
+      seed: seed of the generator.
 
     Raises:
       PadirError: an option is out of range.

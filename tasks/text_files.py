@@ -1,6 +1,6 @@
-"""Bilingual text files of any kind: line-aligned, TSV or JSONL, plain or .gz, chosen by options alone.
+"""A task over bilingual text files. Its options choose the format: line-aligned, TSV or JSONL, plain or .gz.
 
-For instance TaskConfig("tasks.text_files", "tatoeba_de_en", {"folder": "/data/tatoeba_de_en",
+For example, TaskConfig("tasks.text_files", "tatoeba_de_en", {"folder": "/data/tatoeba_de_en",
 "train": ("train.de.gz", "train.en.gz"), "validation": ("valid.de.gz", "valid.en.gz")}).
 """
 
@@ -36,21 +36,21 @@ def register(
     """Registers a task over text files.
 
     Args:
-      name: of the Seqio task.
+      name: name of the Seqio task.
       vocabulary_path: SentencePiece model.
-      train: 'lines': (source file, target file), line n of one translating line n of the other; 'tsv' and
-        'jsonl': one file. Names ending in .gz are decompressed as they are read.
-      validation, test: likewise; None leaves the split out.
-      folder: what relative file names start from.
+      train: files of the train split. For format 'lines', two files (source, target) in which lines of the same number
+        translate each other; for 'tsv' and 'jsonl', one file. Files ending in .gz are decompressed while reading.
+      validation, test: files of these splits, in the same form. None leaves a split out.
+      folder: folder of relative file names; '' is the working directory.
       format: 'lines', 'tsv' or 'jsonl'.
-      fields: which fields hold source and target. 'tsv': two column numbers from 0 (default 0, 1), or two
-        names, looked up in the first row; 'jsonl': two keys (default 'source', 'target').
-      skip_empty: leave out and count pairs with an empty side; an error otherwise.
-      limit_train, limit_validation, limit_test: read only the first so many pairs.
-      source_language, target_language: labels for reports, e.g. 'de' and 'en'.
+      fields: the fields of source and target. For 'tsv', two column numbers counted from 0 (default 0, 1) or two
+        column names of the first row; for 'jsonl', two keys (default 'source', 'target').
+      skip_empty: whether to leave out and count pairs with an empty side. Otherwise such a pair is an error.
+      limit_train, limit_validation, limit_test: largest number of pairs to read, from the first on; None reads all.
+      source_language, target_language: labels for reports, such as 'de' and 'en'.
 
     Raises:
-      PadirError: an option has a value that makes no sense, or a file is missing.
+      PadirError: an option has an invalid value, or a file is missing.
     """
     if format not in FORMATS:
         raise PadirError(f"task {name}: option format={format!r} must be one of {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Text in, text out, in any amount: one sentence, a stream of lines, or shards divided among hosts.
+"""Translation of single texts, streams of lines, and large files in shards; and distillation with a teacher.
 
-Each input line is written exactly once or lands in the rejects file, also when a job is killed and started again.
+Every input line is either translated exactly once or listed in the rejects file, even if a job is killed and restarted.
 """

@@ -1,12 +1,14 @@
 """Sequence-level distillation: a teacher's translations become the student's targets (paper section 4.2.3).
 
-<output_dir>/translations/<chunk>.jsonl   what the teacher wrote, a line a sentence; deleted when the set is whole
-<output_dir>/train-*.array_record         what of it the student learns from, and manifest.json last of all
-<output_dir>/train.jsonl                  the same as text, with the teacher's score
-<output_dir>/left_out.jsonl               the rest, with the reason
+Layout::
 
-A sentence is decoded once, however often the job is killed and started again: a chunk's file appears when it is whole.
-Process i of n decodes chunks i, i + n, …; the first writes the set when all are there.
+    <output_dir>/translations/<chunk>.jsonl   translations of the teacher, one per line; deleted at the end
+    <output_dir>/train-*.array_record         the examples that the student learns from; manifest.json is written last
+    <output_dir>/train.jsonl                  the same examples as text, with the teacher's scores
+    <output_dir>/left_out.jsonl               the other translations, with the reason for leaving them out
+
+The file of a chunk appears only when it is complete. A job that is killed and restarted decodes only the chunks that
+are missing. Process i of n decodes chunks i, i + n, …, and the first process writes the set when all chunks exist.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
 from padir.data.sources import read_lines
 from padir.decoding.beam import BeamSearch
 from padir.errors import PadirError
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
@@ -52,19 +54,21 @@ from padir.types import EOS_ID
 TRANSLATIONS_FOLDER = "translations"
 _REQUEST_FILE = "request.json"
 _KEPT_FILE, _LEFT_OUT_FILE = "train.jsonl", "left_out.jsonl"
-# A loop that a decoder falls into is seldom longer than so many tokens.
+# Repetition loops of decoders are seldom longer than this many tokens.
 _LONGEST_LOOP = 4
 
 
 @dataclass(frozen=True)
 class DistillFilters:
-    """Reasons to leave a translation out of a distilled set; what is empty or over-long always is.
+    """Which translations to leave out of a distilled set. Empty and over-long ones are always left out.
 
     Attributes:
-      cut_off: it ended at the decoder's length limit instead of with EOS.
-      max_length_ratio: the longer side has more than so many times the tokens of the shorter, EOS counted.
-      identical: it is its source, unchanged but for white space.
-      max_repeats: a sequence of 1 to 4 tokens stands more than so many times in a row.
+      cut_off: leave out a translation that reached the decoder's length limit before EOS.
+      max_length_ratio: leave out a pair if the longer side has more than this many times the tokens of the shorter
+        side, EOS included. None sets no limit.
+      identical: leave out a translation that equals its source up to white space.
+      max_repeats: leave out a translation in which a sequence of 1 to 4 tokens occurs more than this many times in a
+        row. None sets no limit.
     """
 
     cut_off: bool = True
@@ -74,25 +78,27 @@ class DistillFilters:
 
     def __post_init__(self):
         if self.max_length_ratio is not None and self.max_length_ratio < 1:
-            raise PadirError(f"DistillFilters.max_length_ratio: {self.max_length_ratio} is below 1; None is no limit")
+            raise PadirError(f"DistillFilters.max_length_ratio: {self.max_length_ratio} is below 1; None sets no limit")
         if self.max_repeats is not None and self.max_repeats < 1:
-            raise PadirError(f"DistillFilters.max_repeats: {self.max_repeats} is not at least 1; None is no limit")
+            raise PadirError(f"DistillFilters.max_repeats: {self.max_repeats} is not at least 1; None sets no limit")
 
     def reason(self, example: Example, text: str, ids: Sequence[int], *, longest: int, cut_off: bool) -> str | None:
-        """Why a translation is left out: the first reason of those that apply; None keeps it.
+        """Returns why a translation is left out, or None if it is kept.
 
         Args:
-          example: what was translated.
-          text, ids: the translation; ids end in EOS.
-          longest: tokens a target may have; a longer one has no bucket.
-          cut_off: whether the teacher was stopped before its EOS.
+          example: the source.
+          text: the translation.
+          ids: its token ids, ending in EOS.
+          longest: the largest number of tokens that a target may have.
+          cut_off: whether the teacher reached its length limit before EOS.
 
         Returns:
-          'empty', 'cut_off', 'over_long', 'length_ratio', 'identical', 'repetition' or None.
+          The first reason that applies of 'empty', 'cut_off', 'over_long', 'length_ratio', 'identical' and
+          'repetition', or None.
         """
         shorter, longer = sorted((len(example.source_ids), len(ids)))
         reasons = {
-            # An empty translation teaches nothing: its only token is EOS.
+            # The only token of an empty translation is EOS.
             "empty": len(ids) == 1,
             "cut_off": self.cut_off and cut_off,
             "over_long": len(ids) > longest,
@@ -104,7 +110,10 @@ class DistillFilters:
 
 
 def most_repeats(ids: Sequence[int]) -> int:
-    """How often in a row the most repeated sequence of 1 to 4 ids stands: 3 for 5 7 8 7 8 7 8 9, 1 where none is."""
+    """Returns how often in a row the most repeated sequence of 1 to 4 ids occurs.
+
+    For 5 7 8 7 8 7 8 9 it is 3; without any repetition it is 1.
+    """
     most = 1
     for size in range(1, _LONGEST_LOOP + 1):
         run = 0
@@ -129,36 +138,40 @@ def distill(
     limit: int | None = None,
     seed: int = 0,
 ) -> Manifest:
-    """Makes a teacher's translations of a split the targets of a new set.
+    """Builds a prepared set whose targets are a teacher's translations.
 
-    They are its train split; validation and test, vocabulary and checker stay, so a model trained on it is
-    evaluated like any other. Killed and started again, the job goes on with the chunks that are missing and ends
-    with the same set. SentencePiece gives the same ids as the task's preprocessing: no TensorFlow, no Seqio.
+    The translated examples become the train split of the new set. Validation split, test split, vocabulary and the
+    checker of translations stay the same, so a model trained on the new set is evaluated like any other. A job that is
+    killed and restarted decodes only the missing chunks, and ends with the same set.
 
     Args:
       data_dir: the prepared set whose sources are translated.
-      output_dir: where the new set goes.
-      run_dir: the teacher. Give either it or `translations`.
-      translations: text file of translations made elsewhere, plain or .gz; line n translates example n of the split.
-      split: which split to translate.
-      decode: how; if None, with a beam of 5 where the teacher is autoregressive, and by a parallel one's default.
+      output_dir: the folder of the new set.
+      run_dir: the run directory of the teacher. Give either `run_dir` or `translations`.
+      translations: a text file, plain or .gz, with translations made elsewhere. Line n translates example n of the
+        split.
+      split: the split to translate.
+      decode: the decode configuration. By default an autoregressive teacher uses beam search with 5 hypotheses, and a
+        parallel teacher its default.
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       filters: which translations are left out.
-      batch_size: sentences decoded at a time.
-      chunk_size: sentences sorted by length, held in memory, and lost by a kill at most.
-      limit: translate only the first so many; None all.
-      seed: of decoding, where it is random.
+      batch_size: the number of sentences decoded at a time.
+      chunk_size: the number of sentences per chunk. A chunk is sorted by length and held in memory; a killed job
+        loses at most one chunk per process.
+      limit: translate only this many examples, the first of the split; None translates all.
+      seed: the seed of random decoding.
 
     Returns:
-      The new set's manifest; the options of its task say where the translations came from, and count those left out.
+      The manifest of the new set. The options of its task say where the translations come from and how many were left
+      out for each reason.
 
     Raises:
-      PadirError: vocabularies differ, `output_dir` holds a finished set or the beginning of another, a file of
-        translations has not a line an example, or nothing is left.
+      PadirError: the vocabularies differ, `output_dir` holds a complete set or the beginning of another one, a file
+        of translations does not have one line per example, or no translation is left.
     """
     if (run_dir is None) == (translations is None) or (translations is not None and (decode or compute_type)):
         raise PadirError(
-            "distill: give either run_dir (a teacher; decode and compute_type say how) or translations (a file)"
+            "distill: give either run_dir (a teacher, with decode and compute_type if needed) or translations (a file)"
         )
     job = _Job(Path(output_dir), PreparedSet.open(data_dir), split, limit, chunk_size)
     if translations is not None:
@@ -180,15 +193,15 @@ def distill(
 
 
 class _Job:
-    """What is translated, in which chunks, and where the new set goes.
+    """A distillation: the split to translate, its chunks, and the folder of the new set.
 
     Attributes:
-      directory: of the new set.
-      data: the set it is made from.
+      directory: the folder of the new set.
+      data: the set whose sources are translated.
       source: the split that is translated.
-      name: of that split.
-      chunks: by file of translations, the rows of the split it holds.
-      request: what decides the translations, as JSON values.
+      name: the name of that split.
+      chunks: maps each file of translations to the rows of the split that it holds.
+      request: everything that decides the translations, as JSON values.
     """
 
     def __init__(self, directory: Path, data: PreparedSet, split: str, limit: int | None, chunk_size: int):
@@ -213,10 +226,10 @@ class _Job:
 
     @first_process
     def claim(self, origin: dict[str, Any]) -> None:
-        """Adds where translations come from to the request, and makes `directory` its own or finds that it is.
+        """Adds the origin of the translations to the request, and stores the request in `directory`.
 
         Raises:
-          PadirError: it holds translations of another request; names the differences.
+          PadirError: `directory` holds translations of another request; the message names the differences.
         """
         self.request = json.loads(json.dumps(self.request | origin))
         path = self.directory / TRANSLATIONS_FOLDER / _REQUEST_FILE
@@ -227,18 +240,18 @@ class _Job:
                     f"{self.directory}: holds the beginning of another distillation ({'; '.join(changes)}); "
                     "choose another output_dir or delete this one"
                 )
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_text(path, json.dumps(self.request, indent=2) + "\n")
 
 
 @dataclass(frozen=True)
 class _Output:
-    """What there is for one example.
+    """The translation of one example.
 
     Attributes:
-      text: its translation.
-      score: the teacher's; None for translations made elsewhere.
-      cut_off: whether the teacher was stopped before its EOS.
+      text: the translation.
+      score: the teacher's score; None for a translation made elsewhere.
+      cut_off: whether the teacher reached its length limit before EOS.
     """
 
     text: str
@@ -247,12 +260,12 @@ class _Output:
 
 
 def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int) -> None:
-    """Writes the chunks of translations that are not there yet; of several processes each its own."""
+    """Decodes the missing chunks; each process decodes its own share."""
     own = dict(itertools.islice(job.chunks.items(), jax.process_index(), None, jax.process_count()))
     missing = {path: rows for path, rows in own.items() if not path.exists()}
     total, left = (sum(map(len, chunks.values())) for chunks in (own, missing))
     if left < total:
-        print(f"{job.directory}: {total - left} of {total} sentences are translated; going on", file=sys.stderr)
+        print(f"{job.directory}: resuming; {total - left} of {total} sentences are translated", file=sys.stderr)
     with progress(label="distill", unit="sentences", total=total, initial=total - left, active=is_first()) as bar:
         for path, rows in missing.items():
             sources = [example.source_ids for example in job.source.read(rows)]
@@ -262,26 +275,28 @@ def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size:
 
 
 def _decoded(job: _Job) -> Iterator[list[_Output]]:
-    """What `_decode` wrote, a chunk at a time."""
+    """Yields the translations that `_decode` wrote, one chunk at a time."""
     for path, rows in job.chunks.items():
         try:
             outputs = [_Output(**json.loads(line)) for _, line in read_lines(path)]
         except (ValueError, TypeError) as error:
-            raise PadirError(f"{path}: damaged ({error}); delete it and start again") from error
+            raise PadirError(f"{path}: damaged ({error}); delete it and run the same command again") from error
         if len(outputs) != len(rows):
-            raise PadirError(f"{path}: damaged ({len(outputs)} of {len(rows)} lines); delete it and start again")
+            raise PadirError(
+                f"{path}: damaged ({len(outputs)} of {len(rows)} lines); delete it and run the same command again"
+            )
         yield outputs
 
 
 def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
-    """A file of translations, a chunk at a time."""
+    """Returns the translations of a text file, one chunk at a time."""
     if not path.is_file():
         raise PadirError(f"{path}: no such file of translations")
     count = sum(1 for _ in read_lines(path))
     if count != len(job.source):
         raise PadirError(
-            f"{path}: has {count} lines where split {job.name} of {job.data.directory} has {len(job.source)} examples; "
-            "line n must translate example n (`padir prepare` may have dropped pairs: translate what it kept)"
+            f"{path}: has {count} lines, but split {job.name} of {job.data.directory} has {len(job.source)} examples; "
+            "line n must translate example n (`padir prepare` may have dropped pairs; translate those it kept)"
         )
     lines = (text.strip() for _, text in read_lines(path))
     return ([_Output(text) for text in itertools.islice(lines, len(rows))] for rows in job.chunks.values())
@@ -289,7 +304,7 @@ def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
 
 @first_process
 def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
-    """Writes the new set: its train split, what it shares with the old one, and last the manifest."""
+    """Writes the new set: the train split, the files it shares with the old set, and last the manifest."""
     old = job.data.manifest
     train, left_out = _write_train_split(job, outputs, filters, longest)
     total = sum(map(len, job.chunks.values()))
@@ -300,7 +315,7 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
     shutil.copyfile(job.data.directory / VOCABULARY_NAME, job.directory / VOCABULARY_NAME)
     splits = {"train": train}
     for name, split in old.splits.items():
-        # What was translated is the train split now; an original one must not take its place.
+        # The translated split is the new train split; the original train split must not replace it.
         if name not in (job.name, "train"):
             splits[name] = split
             for file in (*(file for file, _ in split.shards), lengths_name(name)):
@@ -316,7 +331,7 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
 def _write_train_split(
     job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int
 ) -> tuple[SplitManifest, Counter[str]]:
-    """Writes the records and both text files; returns what they hold, and how many were left out by reason."""
+    """Writes the records and both text files; returns the split's manifest, and the counts left out by reason."""
     for stale in job.directory.glob("train-[0-9][0-9][0-9][0-9][0-9].array_record*"):
         stale.unlink()
     vocabulary = job.data.vocabulary()

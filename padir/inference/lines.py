@@ -1,4 +1,4 @@
-"""Translating a stream of lines: what one file, standard input and a shard have in common."""
+"""Translation of a stream of lines, whether from a file, standard input or a shard."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from padir.models.kinds import DecodeConfig
 
 FORMATS = ("lines", "jsonl")
 
-# Lines are read so many batches at a time, so that sorting them by length has something to sort.
+# The number of batches of lines that are read at a time and sorted by length, so that batches need little padding.
 BATCHES_PER_READ = 16
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Lines of a job; read = translated + rejected."""
+    """Counts of the lines of a job: read = translated + rejected."""
 
     read: int = 0
     translated: int = 0
@@ -35,16 +35,16 @@ class Counts:
 
 @dataclass(frozen=True)
 class LineTranslator:
-    """Translates lines, batch by batch, and writes them in the order in which they came.
+    """Translates lines in batches, and writes the translations in the order of the input.
 
     Attributes:
-      translator: with its model.
-      decode: how; checked.
-      batch_size: lines decoded at a time. 16 times as many are read and sorted by length.
-      input_format: 'lines', or 'jsonl' for a JSON object a line.
-      input_field: where such an object has the text.
-      output_format: 'lines' (the text; an empty line for one that is rejected) or 'jsonl', where the record of an
-        input in JSON stands under 'input'.
+      translator: the translator.
+      decode: the decode configuration, already checked against the model.
+      batch_size: the number of lines decoded at a time. 16 times as many are read and sorted by length.
+      input_format: 'lines' for plain text, or 'jsonl' for one JSON object per line.
+      input_field: the field of such an object that holds the text.
+      output_format: 'lines' for plain text, with an empty line for a rejected input, or 'jsonl'. With 'jsonl' input,
+        an output record holds the input object under 'input'.
     """
 
     translator: Translator
@@ -61,7 +61,17 @@ class LineTranslator:
         rejects: Rejects,
         done: Callable[[Counts], object] = lambda counts: None,
     ) -> Counts:
-        """Translates every line, in constant memory; tells `done` the counts of every group of lines written."""
+        """Translates all lines in constant memory.
+
+        Args:
+          lines: the lines. None marks a pause of the input, at which the lines read so far are translated.
+          out: where translations are written.
+          rejects: where rejected lines are written.
+          done: called with the counts of each group of lines that has been written.
+
+        Returns:
+          The counts of all lines.
+        """
         total = Counts()
         for chunk in chunked(lines, BATCHES_PER_READ * self.batch_size):
             rejected = 0
@@ -79,7 +89,7 @@ class LineTranslator:
         return total
 
     def _translate(self, chunk: list[Line]) -> list[Translation | str]:
-        """A `Translation` per line, or why it is rejected."""
+        """Returns for each line its `Translation`, or the reason why it is rejected."""
         results: list[Translation | str] = []
         sources = []
         for line in chunk:
@@ -95,7 +105,7 @@ class LineTranslator:
 
     def _text(self, line: Line) -> str:
         if len(line.raw) > MAX_LINE_BYTES:
-            raise PadirError(f"line of more than {MAX_LINE_BYTES} bytes: split it")
+            raise PadirError(f"line of more than {MAX_LINE_BYTES} bytes; split it")
         text = line.raw.decode("utf-8")
         if self.input_format == "lines":
             return text
@@ -107,7 +117,7 @@ class LineTranslator:
         if not isinstance(found, str):
             raise PadirError(f"no text field {self.input_field!r} in this JSON line")
         if any("\ud800" <= character <= "\udfff" for character in found):
-            raise PadirError(f"field {self.input_field!r} has half of a surrogate pair, which is no character")
+            raise PadirError(f"field {self.input_field!r} has an unpaired surrogate, which is not a character")
         return found
 
     def _written(self, translation: Translation, line: Line) -> str:
@@ -123,6 +133,6 @@ class LineTranslator:
         }
         text = json.dumps(record, ensure_ascii=False)
         if self.input_format == "jsonl":
-            # As it stands: read and written anew, numbers and odd characters would not all stay what they are.
+            # The input is copied as text, because parsing and writing it again could change numbers and escapes.
             text = f'{text[:-1]}, "input": {line.raw.decode("utf-8").strip()}}}'
         return text + "\n"

@@ -1,12 +1,16 @@
-"""Batch inference: files of any size, divided among hosts, in shards that a restart need not do again.
+"""Batch inference: translates files of any size in shards, which hosts share and which a restart does not repeat.
 
-<output>/shard-00003-of-00016.txt   translations in input order (.jsonl, .gz); has its name as soon as it is whole
-<output>/rejects.jsonl, counts.json at the end: lines that were left out, and the counts of all shards, checked
-<output>/manifest.json              what is translated, how, and where each shard begins; a restart must agree with it
-<output>/work/shard-00003.json      its counts; shard-00003.rejects.jsonl, its rejects
-<output>/work/host-00000.json       how far a host has come
+Layout::
 
-The shards one after another are what one stream would have written. What a kill costs is at most a shard a host.
+    <output>/shard-00003-of-00016.txt  translations in input order (.jsonl, .gz); the file exists once it is complete
+    <output>/rejects.jsonl             the rejected lines of all shards, written at the end
+    <output>/counts.json               the checked counts of all shards, written at the end
+    <output>/manifest.json             the inputs, the settings and the start of each shard; a restart must match it
+    <output>/work/shard-00003.json     the counts of a shard
+    <output>/work/shard-00003.rejects.jsonl   the rejects of a shard
+    <output>/work/host-00000.json      the progress of a host
+
+The shards in order are equal to the output of one stream. A killed job loses at most one shard per host.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from typing import IO, Any
 import jax
 
 from padir.errors import PadirError
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
 from padir.files.lines import Rejects, count_lines, writing
 from padir.files.shards import Part, lines_of_parts, number_lines, split_inputs
 from padir.inference.lines import Counts, LineTranslator
@@ -40,20 +44,20 @@ from padir.runtime.distributed import first_process, wait_for_all
 MANIFEST_FILE, COUNTS_FILE, REJECTS_FILE = "manifest.json", "counts.json", "rejects.jsonl"
 WORK_FOLDER = "work"
 
-# How often a host says in its file how far it has come.
+# The interval at which a host updates its progress file.
 _REPORT_SECONDS = 5.0
-# Of more differences or missing shards a message names the first.
+# A message lists at most this many differences or missing shards.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Which of how many hosts this is: host i has the shards i, i + count, …
+    """The hosts that share a job. Host i translates shards i, i + count, …
 
     Attributes:
-      index: 0 … count - 1.
-      count: how many.
-      joined: whether they are the processes of one `jax.distributed` job and wait for one another.
+      index: the index of this host, from 0 to count - 1.
+      count: the number of hosts.
+      joined: whether the hosts are the processes of one `jax.distributed` job and wait for one another.
     """
 
     index: int
@@ -62,15 +66,17 @@ class Hosts:
 
     @classmethod
     def given(cls, index: int | None, count: int | None) -> Hosts:
-        """Those of the job that this process has joined, or, numbered by hand, as given.
+        """Returns the given hosts or, if both numbers are None, the processes of the `jax.distributed` job.
 
         Raises:
-          PadirError: one number without the other, or an index that is not below the count.
+          PadirError: only one of the numbers is given, or the index is not below the count.
         """
         if index is None and count is None:
             return cls(jax.process_index(), jax.process_count(), joined=True)
         if index is None or count is None or not 0 <= index < count:
-            raise PadirError(f"translate: host_index={index}, num_hosts={count}; give both, and 0 ≤ index < number")
+            raise PadirError(
+                f"translate: host_index={index}, num_hosts={count}; give both, with 0 ≤ host_index < num_hosts"
+            )
         return cls(index, count, joined=False)
 
 
@@ -84,26 +90,26 @@ def translate_shards(
     hosts: Hosts,
     seed: int,
 ) -> Counts:
-    """Translates this host's shards that are missing; when none is, checks and prints the counts of all.
+    """Translates the missing shards of this host, then checks and prints the counts of all shards.
 
-    Of hosts that have joined one another each waits for the others, and the first checks. Of others the one that ends
-    last does: whoever finds all shards there.
+    Hosts of one `jax.distributed` job wait for one another, and the first one checks the counts. Otherwise, the host
+    that finishes last checks them.
 
     Args:
-      lines: translates; its `batch_size` may change from start to start.
-      inputs: text files, plain or .gz, which all hosts see.
-      output: folder of the shards, which all hosts share.
-      shards: how many.
-      compress: whether with gzip.
-      hosts: how they are divided.
-      seed: of `lines.translator`.
+      lines: translates the lines. Its `batch_size` may differ when a job is restarted.
+      inputs: text files, plain or .gz, which all hosts can read.
+      output: the folder of the shards, which all hosts share.
+      shards: the number of shards.
+      compress: whether to compress shards with gzip.
+      hosts: the hosts that share the job.
+      seed: the seed of `lines.translator`.
 
     Returns:
-      The counts of all shards, or of those done where other hosts are not finished.
+      The counts of all shards. If other hosts have not finished, the counts of this host's shards.
 
     Raises:
-      PadirError: `output` holds another job (names the differences), a shard is damaged or missing, counts do not add
-        up, or an input has changed.
+      PadirError: `output` holds another job (the message names the differences), a shard is damaged or missing, counts
+        do not add up, or an input has changed.
     """
     request = _request(lines, inputs, shards, compress, seed)
     _claim(output, request, inputs, shards)
@@ -111,7 +117,7 @@ def translate_shards(
     own = range(hosts.index, shards, hosts.count)
     done = [shard for shard in own if job.path(shard).exists()]
     if done:
-        print(f"{output}: {len(done)} of {len(own)} shards of host {hosts.index} are done; going on", file=sys.stderr)
+        print(f"{output}: resuming; {len(done)} of {len(own)} shards of host {hosts.index} are done", file=sys.stderr)
     with _Report(job, hosts, own, done) as report:
         for shard in sorted({*own} - {*done}):
             job.translate(shard, lines, report.add)
@@ -119,7 +125,7 @@ def translate_shards(
     if not hosts.joined and (missing := job.missing()):
         print(
             f"host {hosts.index} of {hosts.count}: {report.counts}; {len(missing)} shards of other hosts are not done: "
-            "the host that ends last checks all counts",
+            "the host that finishes last checks all counts",
             file=sys.stderr,
         )
         return report.counts
@@ -130,7 +136,7 @@ def translate_shards(
 
 
 def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress: bool, seed: int) -> dict[str, Any]:
-    """What decides the shards, as JSON values."""
+    """Returns everything that decides the content of the shards, as JSON values."""
     translator = lines.translator
     rescorer = translator.rescorer
     request = {
@@ -155,10 +161,10 @@ def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress
 
 @first_process
 def _claim(output: Path, request: dict[str, Any], inputs: Sequence[str], shards: int) -> None:
-    """Writes the manifest, with the number of each part's first line, unless there is one."""
+    """Writes the manifest, with the number of the first line of each part, unless it exists."""
     if (output / MANIFEST_FILE).exists():
         return
-    (output / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+    make_folder(output / WORK_FOLDER)
     parts = number_lines(split_inputs(inputs, shards))
     described = {"request": request, "shards": [[dataclasses.asdict(part) for part in shard] for shard in parts]}
     with _written_by_any(output / MANIFEST_FILE) as out:
@@ -167,7 +173,7 @@ def _claim(output: Path, request: dict[str, Any], inputs: Sequence[str], shards:
 
 @contextlib.contextmanager
 def _written_by_any(path: Path) -> Iterator[IO[str]]:
-    """A file that hosts which have not joined one another may all be writing at once, and all the same."""
+    """Opens a file that several independent hosts may write at the same time with the same content."""
     own = Path(f"{path}.{os.uname().nodename}-{os.getpid()}")
     with writing(str(own)) as out:
         yield out
@@ -179,13 +185,13 @@ class _Job:
 
     Attributes:
       output: the folder.
-      parts: of each shard, what it translates.
+      parts: for each shard, the parts of the input files that it translates.
     """
 
     def __init__(self, output: Path, manifest: dict[str, Any]):
         self.output = output
         self.parts = [[Part(**part) for part in shard] for shard in manifest["shards"]]
-        # What was counted for another job must not be taken for this one's.
+        # Stored with the counts of a shard, so that counts of another job are not mistaken for this one's.
         self._hash = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         request = manifest["request"]
         ending = {"lines": "txt", "jsonl": "jsonl"}[request["output_format"]]
@@ -194,11 +200,14 @@ class _Job:
 
     @classmethod
     def open(cls, output: Path, request: dict[str, Any]) -> _Job:
-        """Reads the manifest; raises PadirError if there is none, it is damaged or of another request."""
+        """Reads the manifest; raises PadirError if it is missing, damaged, or of another request."""
         path = output / MANIFEST_FILE
         if not path.exists():
-            raise PadirError(f"{path}: process 0 wrote it, and it is not there; choose a folder that all hosts share")
-        manifest = _read_json(path, ("request", "shards"), f"choose another output than {output}, or delete that one")
+            raise PadirError(
+                f"{path}: process 0 wrote this file, but this process does not see it; "
+                "choose a folder that all hosts share"
+            )
+        manifest = _read_json(path, ("request", "shards"), f"choose another output, or delete {output}")
         changes = differences(manifest["request"], request)
         if changes:
             more = f"; and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
@@ -209,22 +218,22 @@ class _Job:
         return cls(output, manifest)
 
     def path(self, shard: int) -> Path:
-        """Where a shard's translations go."""
+        """Returns the file of a shard's translations."""
         return self.output / f"shard-{shard:05d}-of-{len(self.parts):05d}.{self._ending}"
 
     def rejects_path(self, shard: int) -> Path:
-        """Where its rejects go."""
+        """Returns the file of a shard's rejects."""
         return self.output / WORK_FOLDER / f"shard-{shard:05d}.rejects.jsonl"
 
     def _counts_path(self, shard: int) -> Path:
         return self.output / WORK_FOLDER / f"shard-{shard:05d}.json"
 
     def missing(self) -> list[int]:
-        """Shards that are not there."""
+        """Returns the shards that have not been translated."""
         return [shard for shard in range(len(self.parts)) if not self.path(shard).exists()]
 
     def translate(self, shard: int, lines: LineTranslator, done: Callable[[Counts], object]) -> Counts:
-        """Writes one shard; where this is ended early, there is none."""
+        """Translates one shard and returns its counts. If it is interrupted, the shard's file does not exist."""
         path = self.path(shard)
         self.rejects_path(shard).unlink(missing_ok=True)
 
@@ -236,7 +245,7 @@ class _Job:
                 counts.read if self._is_text else counts.translated,
                 count_lines([str(partial)]),
             )
-            # Before the shard has its name: whoever finds it finds its counts.
+            # The counts are written before the shard gets its name, so every existing shard has counts.
             with writing(str(self._counts_path(shard))) as out:
                 json.dump({"job": self._hash, "bytes": partial.stat().st_size, **dataclasses.asdict(counts)}, out)
 
@@ -245,7 +254,7 @@ class _Job:
         return counts
 
     def _check(self, shard: int, counts: Counts, rejects: int | None) -> None:
-        """Raises PadirError unless the counts of a shard fit its input and the lines in its file of rejects."""
+        """Raises PadirError unless the counts of a shard match its input and its file of rejects."""
         known = [part.lines for part in self.parts[shard]]
         if None not in known:
             self._agree(shard, "lines of input", sum(known), counts.read)
@@ -256,26 +265,28 @@ class _Job:
         if found != expected:
             raise PadirError(
                 f"{self.path(shard)}: the counts do not add up: {expected} {what} expected, {found} found; "
-                "delete this shard and start again"
+                "delete this shard and run the same command again"
             )
 
     def counts(self, shard: int) -> Counts:
-        """The counts of a shard that is there; raises PadirError if it is not as it was written."""
+        """Returns the counts of an existing shard; raises PadirError if it has changed since it was written."""
         path = self.path(shard)
         keys = ("job", "bytes", "read", "translated", "rejected")
-        record = _read_json(self._counts_path(shard), keys, f"delete {path} and start again")
+        again = "and run the same command again"
+        record = _read_json(self._counts_path(shard), keys, f"delete {path} {again}")
         if record.pop("job") != self._hash:
-            raise PadirError(f"{path}: is of another translation; delete it and start again")
-        if path.stat().st_size != record.pop("bytes"):
-            raise PadirError(f"{path}: damaged, it has {path.stat().st_size} bytes; delete it and start again")
+            raise PadirError(f"{path}: belongs to another translation; delete it {again}")
+        size, expected = path.stat().st_size, record.pop("bytes")
+        if size != expected:
+            raise PadirError(f"{path}: damaged, it has {size} bytes instead of {expected}; delete it {again}")
         return Counts(**record)
 
     def checked_counts(self) -> list[Counts]:
-        """The counts of every shard; raises PadirError where one is missing or does not add up."""
+        """Returns the counts of every shard; raises PadirError if one is missing or its counts do not add up."""
         if missing := self.missing():
             names = ", ".join(self.path(shard).name for shard in missing[:_NAMED])
             more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-            raise PadirError(f"{self.output}: {names}{more} missing; start the same command again")
+            raise PadirError(f"{self.output}: {names}{more} missing; run the same command again")
         found = [self.counts(shard) for shard in range(len(self.parts))]
         for shard, counts in enumerate(found):
             rejects = self.rejects_path(shard)
@@ -285,7 +296,7 @@ class _Job:
 
 @first_process
 def _finish(job: _Job) -> None:
-    """Checks the counts of all shards, keeps and prints them, and gathers the rejects."""
+    """Checks the counts of all shards, writes and prints them, and collects the rejects in one file."""
     found = job.checked_counts()
     total = sum(found, Counts())
     rejects = job.output / REJECTS_FILE
@@ -302,13 +313,13 @@ def _finish(job: _Job) -> None:
 
 
 class _Report:
-    """Tells in a file of its own, and to a terminal, how far a host has come."""
+    """Reports the progress of a host in a file, and as a progress bar on a terminal."""
 
     def __init__(self, job: _Job, hosts: Hosts, own: Sequence[int], done: Sequence[int]):
         self._path = job.output / WORK_FOLDER / f"host-{hosts.index:05d}.json"
         self._hosts, self._shards, self._done = hosts, len(own), len(done)
         known = [part.lines for shard in own for part in job.parts[shard]]
-        # Unknown where there are compressed files.
+        # Unknown if there are compressed files.
         self._lines = None if None in known else sum(known)
         self.counts = self._before = sum(map(job.counts, done), Counts())
         self._began = time.monotonic()
@@ -321,14 +332,14 @@ class _Report:
         return self
 
     def add(self, counts: Counts) -> None:
-        """Counts lines that have been written."""
+        """Adds the counts of lines that have been written."""
         self.counts += counts
         self._bar.update(counts.read)
         if time.monotonic() - self._written >= _REPORT_SECONDS:
             self._write()
 
     def finished(self) -> None:
-        """Counts a shard that is whole."""
+        """Counts a shard as done."""
         self._done += 1
         self._write()
 
@@ -358,7 +369,7 @@ def _read_json(path: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and found.keys() == set(keys):
             return found
-        reason = f"it has not the fields {', '.join(keys)}"
+        reason = f"its fields must be {', '.join(keys)}"
     except (OSError, ValueError) as error:
         reason = str(error)
     raise PadirError(f"{path}: cannot be used ({reason}); {remedy}")

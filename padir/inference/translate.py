@@ -1,4 +1,4 @@
-"""Translating files, line by line."""
+"""`padir translate`: translates files line by line."""
 
 from __future__ import annotations
 
@@ -35,44 +35,46 @@ def translate_files(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Counts:
-    """Translates lines of files, batch by batch, in input order and constant memory.
+    """Translates the lines of text files in batches, in input order and constant memory.
 
-    16 batches of lines are read at a time and sorted by length; from standard input as many of them as have come
-    when it pauses, so that a person or a program that waits for its answer gets it.
+    16 batches of lines are read at a time and sorted by length. When standard input pauses, the lines read so far are
+    translated at once, so that an interactive user or program does not have to wait.
 
-    A line that cannot be translated (empty, invalid UTF-8, too long) goes to the rejects file as JSON with
-    file, line number, reason and text. In 'lines' output it leaves an empty line, so that line n still
-    translates line n; in 'jsonl' output every record names its file and line.
+    A line that cannot be translated (empty, invalid UTF-8, too long) goes to the rejects file as JSON with file, line
+    number, reason and text. In 'lines' output it leaves an empty line, so that line n still translates line n. In
+    'jsonl' output every record names its file and line.
 
-    With `shards` the job can be large: `output` is a folder, several hosts divide its shards among themselves, and one
-    that was killed goes on with the shards that are missing; see `padir.inference.shards`.
+    With `shards`, `output` is a folder, and several hosts can share a large job. A job that is killed and restarted
+    translates only the missing shards; see `padir.inference.shards`.
 
     Args:
-      run_dir: the trained model.
+      run_dir: the run directory of the model, or another model that `padir.load` opens.
       inputs: text files, plain or .gz; '-' is standard input.
-      input_format: 'lines' (a text a line) or 'jsonl' (a JSON object a line).
-      input_field: where a JSON object has its text.
-      output: where to write; '-' is standard output. A file is `<output>.partial` until it is whole, and stays
-        so where the job fails; one whose name ends in .gz is compressed.
-      output_format: 'lines' (text only) or 'jsonl' (text, score, steps_run, predicted_length; of JSON also input).
-      rejects: the rejects file; beside `output` if None, or `rejects.jsonl` here for standard output. It is
-        written only if there are rejects. With shards it is `rejects.jsonl` in their folder.
-      shards: how many files of the same share of the input's bytes to write; None writes one stream.
-      compress: whether shards are compressed with gzip.
-      host_index, num_hosts: which of how many hosts this is, where they do not know of one another; those of a
-        `jax.distributed` job do. Host i translates shards i, i + num_hosts, …
-      decode: how to decode; the model's default if None.
-      rescore_with: an autoregressive model to rank a parallel model's hypotheses with.
+      input_format: 'lines' (one text per line) or 'jsonl' (one JSON object per line).
+      input_field: the field of a JSON object that holds the text.
+      output: the file to write; '-' is standard output. Until the file is complete its name is `<output>.partial`,
+        and if the job fails it keeps that name. A file whose name ends in .gz is compressed.
+      output_format: 'lines' (only the text) or 'jsonl' (file, line, text, score, steps_run, predicted_length, and the
+        input object for 'jsonl' input).
+      rejects: the rejects file, written only if a line is rejected. The default is `<output>.rejects.jsonl`, or
+        `rejects.jsonl` in the current folder for standard output. With shards it is `rejects.jsonl` in their folder.
+      shards: the number of shards, each of which translates the same number of input bytes. None writes one stream.
+      compress: whether to compress shards with gzip.
+      host_index: the index of this host, for hosts that are not processes of one `jax.distributed` job. Host i
+        translates shards i, i + num_hosts, …
+      num_hosts: the number of such hosts.
+      decode: the decode configuration; the model's default if None.
+      rescore_with: an autoregressive model that ranks the hypotheses of a parallel model.
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
-      batch_size: lines decoded at a time.
-      seed: of decoding, where it is random.
+      batch_size: the number of lines decoded at a time.
+      seed: the seed of random decoding.
 
     Returns:
-      How many lines were read, translated and rejected; with shards those of all hosts, if all have finished.
+      The numbers of lines read, translated and rejected; with shards those of all hosts, if all have finished.
 
     Raises:
-      PadirError: a missing file, an unknown format, a batch size below 1, options that contradict each other; with
-        shards also a folder that holds another job, or counts that do not add up.
+      PadirError: a file is missing, a format is unknown, the batch size is below 1, or options contradict each other.
+        With shards also: the folder holds another job, or counts do not add up.
     """
     for name, value in (("output_format", output_format), ("input_format", input_format)):
         if value not in FORMATS:
@@ -82,7 +84,7 @@ def translate_files(
     if shards is None:
         hosts = None
         if compress or host_index is not None or num_hosts is not None:
-            raise PadirError("translate: compress, host_index and num_hosts are for shards; say how many shards")
+            raise PadirError("translate: compress, host_index and num_hosts need shards; give the number of shards")
     else:
         hosts = Hosts.given(host_index, num_hosts)
         _check_shards(shards, inputs, output, rejects)
@@ -98,13 +100,13 @@ def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str 
     if shards < 1:
         raise PadirError(f"translate.shards: {shards} is not at least 1; None writes one stream")
     if "-" in inputs or output == "-":
-        raise PadirError("translate.shards: shards are made of files: name --inputs, and as --output a folder")
+        raise PadirError("translate.shards: needs files as --inputs and a folder as --output, not '-'")
     if rejects is not None:
-        raise PadirError(f"translate.rejects: with shards they go to {output}/rejects.jsonl; leave it out")
+        raise PadirError(f"translate.rejects: leave it out; with shards, rejects go to {output}/rejects.jsonl")
 
 
 def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str, rejects: str | None) -> Counts:
-    """Reads, translates and writes chunk by chunk; arguments of `translate_files`, all checked."""
+    """Reads, translates and writes one stream of lines; the arguments are those of `translate_files`, checked."""
     if rejects is None:
         rejects = "rejects.jsonl" if output == "-" else f"{output}.rejects.jsonl"
     with contextlib.ExitStack() as stack:
@@ -114,7 +116,7 @@ def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str,
         if not bar.disable:
             bar.total = count_lines(inputs)
         if output != "-":
-            # Rejects of an earlier run into the same file are no longer true.
+            # Rejects of an earlier job with the same output are obsolete.
             Path(rejects).unlink(missing_ok=True)
         counts = lines.translate(lines_of_all(inputs), out, reject, lambda group: bar.update(group.read))
     print(f"{counts}{f'; rejects in {rejects}' if counts.rejected else ''}", file=sys.stderr)

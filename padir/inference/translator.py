@@ -1,15 +1,13 @@
-"""Translating text with a trained model, from Python."""
+"""The Python interface for translation: `load` opens a trained model, and `Translator` translates text."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -18,6 +16,7 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
 from padir.errors import PadirError
+from padir.inference.program import Program, decode_program, unpack
 from padir.models import padir_decoding
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
@@ -25,9 +24,9 @@ from padir.models.rescoring import Rescorer
 from padir.nn.weights import check_compute_type
 from padir.runs.convert import needed_vocabulary, open_model
 from padir.runtime import host_memory, sharding
-from padir.types import EOS_ID, Array, PyTree
+from padir.types import EOS_ID, PyTree
 
-# What the encoder reads is padded to the smallest of these that holds it, up to the model's longest source.
+# Encoder inputs are padded to the smallest of these lengths that fits, up to the model's longest source.
 SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -37,13 +36,13 @@ class Translation:
 
     Attributes:
       text: the best hypothesis, detokenised.
-      score: what it was ranked by, log-probability over length^alpha in nats.
-      steps_run: decoder passes until it stopped changing (one a token for an autoregressive model).
-      predicted_length: target tokens, EOS counted.
-      hypotheses: every hypothesis as (text, score), best first.
-      cut_off: whether an autoregressive model came to its length limit before it wrote EOS.
-      trace: with `Refinement.return_trace` every step of every hypothesis, best first: numpy fields as in `Trace`
-        without the axis of sources ([T, K, …]), positions up to the model's longest target.
+      score: the score by which it was ranked: its log-probability in nats, divided by length^alpha.
+      steps_run: the number of decoder passes until it stopped changing. An autoregressive model does one per token.
+      predicted_length: the number of target tokens, EOS included.
+      hypotheses: all hypotheses as (text, score), best first.
+      cut_off: whether an autoregressive model reached its length limit before EOS.
+      trace: with `Refinement.return_trace`, every step of every hypothesis, best first; otherwise None. Its fields are
+        the numpy arrays of `Trace` without the axis of sources ([T, K, …]).
     """
 
     text: str
@@ -55,57 +54,18 @@ class Translation:
     trace: Trace | None = None
 
 
-# (parameters and rescorer as leaves, source, key, number of steps where it is data) → (packed hypotheses, trace)
-_Program = Callable[..., tuple[Array, Trace | None]]
-
-
-@functools.cache
-def _program(model: Model, decode: DecodeConfig, structure: jax.tree_util.PyTreeDef) -> _Program:
-    """`model.decode`, compiled once for all translators of equal models.
-
-    What is handed over costs microseconds a piece, which short requests feel: so parameters go in as bare leaves and
-    the hypotheses come out as one array.
-    """
-
-    @jax.jit
-    def run(
-        leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array
-    ) -> tuple[Array, Trace | None]:
-        params, rescorer = jax.tree.unflatten(structure, leaves)
-        options = lengths if rescorer is None else {**lengths, "rescorer": rescorer}
-        found = model.decode(params, source, key, decode, *steps, **options)
-        return _pack(found), found.trace
-
-    return run
-
-
-def _pack(found: Hypotheses) -> Array:
-    """Everything but the trace as [B, K, 4 + L] int32, to be copied to the host at once."""
-    scores = jax.lax.bitcast_convert_type(found.scores, jnp.int32)
-    batch_steps = jnp.broadcast_to(found.batch_steps, scores.shape)
-    numbers = jnp.stack([scores, found.predicted_lengths, found.steps_run, batch_steps], axis=-1)
-    return jnp.concatenate([numbers, found.tokens], axis=-1)
-
-
-def _unpack(packed: np.ndarray, trace: Trace | None) -> Hypotheses:
-    """What `_pack` packed, as numpy arrays."""
-    scores = np.ascontiguousarray(packed[..., 0]).view(np.float32)
-    trace = None if trace is None else jax.device_get(trace)
-    return Hypotheses(packed[..., 4:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], trace)
-
-
 class Decoder:
     """A model with its parameters, ready to decode token ids.
 
-    Each combination of (rows, padded source length, decode configuration) is compiled at its first use: rows are
-    rounded up to a power of two, source lengths to `SOURCE_BUCKETS`. A refinement is compiled with a branch for
-    every one of its target buckets, needed or not: fewer of them compile faster.
+    Each combination of rows, padded source length and decode configuration is compiled at its first use. Rows are
+    rounded up to a power of two, and source lengths to `SOURCE_BUCKETS`. A refinement is compiled with one branch for
+    each of its target buckets, so fewer buckets compile faster.
 
     Attributes:
-      model: what `params` are of.
-      params: as they were trained, on all devices.
-      decoding_params: as the programs read them (`BaseModel.for_decoding`).
-      compute_type: what the factors of products with weights are rounded to; None for nothing.
+      model: the configuration of the model.
+      params: the trained parameters, nested dict of float32 arrays on all devices of this process.
+      decoding_params: the parameters in the form that decoding uses (`BaseModel.for_decoding`).
+      compute_type: the type that the factors of products with weights are rounded to; None if they are not rounded.
     """
 
     def __init__(
@@ -119,17 +79,24 @@ class Decoder:
     ):
         """Places `params` on all devices of this process.
 
-        `seed` is of random starts; `rescorer` ranks a parallel model's hypotheses instead of its own scores;
-        `compute_type`, of `weights.COMPUTE_TYPES`, is what the factors of products with the model's weights are rounded
-        to (not the rescorer's). On CPU the process keeps the memory it has freed, see `host_memory`.
+        On CPU, the process also keeps freed memory for reuse; see `host_memory`.
+
+        Args:
+          model: the configuration of the model.
+          params: its parameters.
+          seed: the seed of random decoding.
+          rescorer: ranks the hypotheses of a parallel model in place of the model's own scores.
+          compute_type: one of `weights.COMPUTE_TYPES`. The factors of products with the weights of the model, but not
+            of the rescorer, are rounded to it.
 
         Raises:
-          PadirError: a rescorer of another vocabulary, or for a model that ranks in its search; an unknown type.
+          PadirError: the rescorer has another vocabulary, `model` is autoregressive and takes no rescorer, or
+            `compute_type` is unknown.
         """
         check_compute_type("compute_type", compute_type)
         if rescorer is not None:
             if isinstance(model, AutoregressiveModel):
-                raise PadirError("rescorer: ranks the hypotheses of a parallel model; this one is autoregressive")
+                raise PadirError("rescorer: ranks the hypotheses of a parallel model, but this model is autoregressive")
             rescorer.check(model.ids)
         self.model = model
         self.compute_type = compute_type
@@ -141,22 +108,22 @@ class Decoder:
         self.decoding_params = model.for_decoding(self.params, compute_type)
         self._leaves, self._structure = jax.tree.flatten((self.decoding_params, rescorer))
         self._key = rng.stream(seed, "decode")
-        # `_program` would hash the model at every request.
-        self._programs: dict[DecodeConfig, _Program] = {}
+        # `decode_program` hashes the model and decode configuration on every call, which is slow.
+        self._programs: dict[DecodeConfig, Program] = {}
 
     @property
     def rescorer(self) -> Rescorer | None:
-        """What ranks the hypotheses, if not their own scores; on all devices."""
+        """The model that ranks the hypotheses, with its parameters on all devices; None if their own scores do."""
         return jax.tree.unflatten(self._structure, self._leaves)[1]
 
     @property
     def product_type(self) -> str:
-        """What weights are multiplied in."""
+        """The type in which products with weights are computed: `compute_type`, or else the dtype of the network."""
         return self.compute_type or self.model.network.dtype
 
     @property
     def default_decode(self) -> DecodeConfig:
-        """4-step refinement for a PaDIR model, greedy for an autoregressive one."""
+        """The default decode configuration: 4-step refinement for a PaDIR model, greedy for an autoregressive one."""
         return DECODE_CONFIGS[type(self.model)][0]()
 
     def decode_ids(
@@ -165,16 +132,26 @@ class Decoder:
         decode: DecodeConfig,
         lengths: Sequence[int] | Sequence[Sequence[int]] | None = None,
     ) -> Hypotheses:
-        """Decodes one batch in one device round trip; rows beyond `len(sources)` only pad the result (numpy).
+        """Decodes one batch in a single round trip to the device.
 
-        `lengths` as in `translate_ids`; of a parallel decode it may be several of each target.
+        Args:
+          sources: token ids of the sources, each ending in EOS.
+          decode: the decode configuration, as returned by `checked`.
+          lengths: the target lengths, EOS included, one per source; see `translate_ids`. For a parallel model there may
+            be several per source.
+
+        Returns:
+          The hypotheses as numpy arrays. Rows beyond `len(sources)` are padding.
+
+        Raises:
+          PadirError: a source is longer than the model allows, or `lengths` has the wrong shape.
         """
         rows, ways = self.padded_rows(len(sources)), self._mesh.devices.size
         longest = max(map(len, sources))
         if longest > self.model.max_source_length:
             raise PadirError(
-                f"a source of {longest} tokens is longer than the {self.model.max_source_length} the model allows; "
-                "prepare the data with smaller maximum lengths"
+                f"a source of {longest} tokens is longer than the {self.model.max_source_length} that the model "
+                "allows; prepare the data with smaller maximum lengths"
             )
         width = source_width(self.model, longest)
         batch = np.zeros((rows, width), np.int32)
@@ -183,30 +160,35 @@ class Decoder:
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
         if ways > 1 and isinstance(decode, Refinement):
             decode = dataclasses.replace(decode, compact_rows=False, logits_block=None)
-        # Of a refinement the number of steps is data: 1, 4 and 10 steps share one compiled program.
+        # The number of refinement steps is an argument, so that 1, 4 and 10 steps share one compiled program.
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
         given = {}
         if lengths is not None:
             shape = np.shape(lengths)
             if shape[:1] != (len(sources),) or len(shape) > (1 if isinstance(self.model, AutoregressiveModel) else 2):
-                raise PadirError(f"lengths of shape {shape} are not one for each of {len(sources)} sources")
+                raise PadirError(f"lengths have shape {shape}; give one for each of the {len(sources)} sources")
             given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
         program = self._programs.get(decode)
         if program is None:
-            program = self._programs[decode] = _program(self.model, decode, self._structure)
+            program = self._programs[decode] = decode_program(self.model, decode, self._structure)
         packed, trace = program(self._leaves, placed, self._key, *steps, **given)
-        return _unpack(np.asarray(packed), trace)
+        return unpack(np.asarray(packed), trace)
 
     def padded_rows(self, sources: int) -> int:
-        """Rows that a batch of so many sources is padded to: a power of two on every device."""
+        """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""
         ways = self._mesh.devices.size
         return ways * _power_of_two(-(-sources // ways))
 
     def checked(self, decode: DecodeConfig | None, *, has_lengths: bool = True) -> DecodeConfig:
-        """`decode`, or the default for None; raises PadirError if this model cannot decode so.
+        """Returns `decode`, or `default_decode` for None, after checking that it suits the model.
 
-        `has_lengths` says whether the targets' lengths will be given, which an oracle cannot do without.
+        Args:
+          decode: the decode configuration.
+          has_lengths: whether target lengths will be given, which the length predictor 'oracle' needs.
+
+        Raises:
+          PadirError: the model cannot decode with this configuration.
         """
         decode = self.default_decode if decode is None else decode
         fitting = DECODE_CONFIGS[type(self.model)]
@@ -234,13 +216,13 @@ class Translator(Decoder):
         rescorer: Rescorer | None = None,
         compute_type: str | None = None,
     ):
-        """As `Decoder`; `params` were saved at training step `step`."""
+        """See `Decoder`. `vocabulary` is that of the training data; `step` is the training step of `params`."""
         super().__init__(model, params, seed=seed, rescorer=rescorer, compute_type=compute_type)
         self.vocabulary = vocabulary
         self.step = step
 
     def tokenize(self, text: str) -> list[int]:
-        """Text → source ids ending in EOS.
+        """Returns the token ids of a source text, ending in EOS.
 
         Raises:
           PadirError: the text is empty, or longer than the model allows.
@@ -251,23 +233,25 @@ class Translator(Decoder):
         if len(ids) > self.model.max_source_length:
             raise PadirError(
                 f"source of {len(ids)} tokens is longer than the {self.model.max_source_length} "
-                "the model allows: split it"
+                "that the model allows; split it"
             )
         return ids
 
     def translate(
         self, texts: Sequence[str], decode: DecodeConfig | None = None, *, batch_size: int = 32
     ) -> list[Translation]:
-        """Translates texts, in order; neither batch size nor neighbours change a translation.
+        """Translates texts and returns the translations in the same order.
+
+        A translation does not depend on the batch size or on the other texts of its batch.
 
         Args:
-          texts: source sentences.
-          decode: a configuration that the model takes (`padir.models.kinds.DECODE_CONFIGS`); `default_decode` if None.
-          batch_size: texts decoded at a time.
+          texts: the source sentences.
+          decode: a configuration for this kind of model (`padir.models.kinds.DECODE_CONFIGS`); `default_decode` if
+            None.
+          batch_size: the number of texts decoded at a time.
 
         Raises:
-          PadirError: a text that is empty or too long (names its position), or a decode configuration of
-            the other kind of model.
+          PadirError: a text is empty or too long (the message gives its position), or `decode` does not suit the model.
         """
         if isinstance(texts, str):
             raise PadirError("translate takes a list of texts, not one text: use translate([text])")
@@ -288,16 +272,24 @@ class Translator(Decoder):
         lengths: Sequence[int] | None = None,
         done: Callable[[int], object] = lambda count: None,
     ) -> list[Translation]:
-        """Translates sources given as ids that end in EOS, and tells `done` the size of every finished batch.
+        """Translates sources given as token ids and returns the translations in the same order.
 
-        Otherwise as `translate`. `lengths` are those of the targets, EOS counted: a parallel model then does not
-        predict them, and one with the length predictor 'oracle' needs them; an autoregressive model writes so many
-        tokens, none of them EOS.
+        Args:
+          sources: the token ids of each source, ending in EOS.
+          decode: the decode configuration; `default_decode` if None.
+          batch_size: the number of sources decoded at a time.
+          lengths: the target lengths, EOS included. A parallel model uses them in place of predicted lengths; the
+            length predictor 'oracle' requires them. An autoregressive model writes exactly this many tokens, none of
+            which is EOS.
+          done: called with the size of each finished batch.
+
+        Raises:
+          PadirError: a source is too long, or `decode` does not suit the model.
         """
         decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
-        # Like lengths together, so that little of a batch is padding.
+        # Sources of similar length are decoded together, so that batches need little padding.
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
@@ -315,7 +307,7 @@ class Translator(Decoder):
         )
         text, score = every[0]
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
-        # A parallel decode settles its length beforehand: it has no limit to come to.
+        # A parallel model chooses the length in advance, so it cannot run into a limit.
         cut_off = isinstance(self.model, AutoregressiveModel) and EOS_ID not in hypotheses.tokens[row, 0]
         trace = jax.tree.map(lambda field: field[:, row], hypotheses.trace)
         return Translation(text, score, steps, length, every, cut_off, trace)
@@ -333,14 +325,17 @@ def load(
     """Opens a run directory or an imported checkpoint; see `padir.load`.
 
     Args:
-      path: run directory of `padir train`, folder of Hugging Face or T5X checkpoint.
-      step: which checkpoint of a run directory; the newest by default.
-      seed: of decoding, where it is random.
-      vocabulary: the SentencePiece model it was trained with, for a checkpoint that has none beside it.
-      rescore_with: an autoregressive model of the same vocabulary, opened likewise: it ranks a parallel model's
-        hypotheses.
-      compute_type: 'bfloat16' or 'int8': what the factors of products with weights are rounded to, which on some
-        devices is faster and changes some translations; None multiplies as in training.
+      path: a run directory of `padir train`, a Hugging Face folder or a T5X checkpoint.
+      step: the checkpoint of a run directory to open; the newest by default.
+      seed: the seed of random decoding.
+      vocabulary: the SentencePiece model that the model was trained with. Needed only if `path` contains none.
+      rescore_with: the path of an autoregressive model with the same vocabulary, which ranks the hypotheses of a
+        parallel model.
+      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights, which is faster on some devices
+        and changes some translations. None computes as in training.
+
+    Raises:
+      PadirError: a path holds no model, vocabularies differ or are missing, or an option does not suit the model.
     """
     check_compute_type("compute_type", compute_type)
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
@@ -353,14 +348,14 @@ def load(
 
 
 def _own_mesh() -> Mesh:
-    """This process's devices: what one of several decodes does not wait for the others."""
+    """Returns a mesh of this process's devices, so that processes decode independently of one another."""
     return sharding.make_mesh(jax.local_devices())
 
 
 def _open_rescorer(path: str | os.PathLike, mesh: Mesh, vocabulary: Vocabulary) -> Rescorer:
     opened = open_model(path, mesh, vocabulary=vocabulary)
     if not isinstance(opened.model, AutoregressiveModel):
-        raise PadirError(f"{path}: rescoring needs an autoregressive model, this is a {type(opened.model).__name__}")
+        raise PadirError(f"{path}: rescoring needs an autoregressive model; this is a {type(opened.model).__name__}")
     return Rescorer(opened.model, opened.params)
 
 
@@ -371,9 +366,10 @@ def check_batch_size(batch_size: int) -> None:
 
 
 def source_width(model: Model, length: int) -> int:
-    """What a source of `length` tokens is padded to.
+    """Returns the length that a source of `length` tokens is padded to.
 
-    With the tokens that the encoder reads before it, it fills a bucket: 33 rows take an encoder as long as 48.
+    Padded source and `model.source_prefix`, the tokens that the encoder reads before it, together fill one of
+    `SOURCE_BUCKETS`.
     """
     longest = model.max_source_length
     widths = (bucket - model.source_prefix for bucket in SOURCE_BUCKETS)

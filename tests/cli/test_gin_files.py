@@ -1,9 +1,10 @@
-"""Every gin file parses, says first what it claims, and resolves to the objects that it names."""
+"""Every gin file begins with what it claims, parses, and resolves to the objects that it names."""
 
 import re
 from pathlib import Path
 
 import pytest
+import snippets
 
 import gin as gin_config
 from padir.cli import config
@@ -19,6 +20,17 @@ FOLDER = config.gin_folder()
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin"))
 RUNS = [name for name in FILES if name.startswith("runs/") and re.search(r"(_ar|_padir)\.gin$", name)]
 DECODES = [name for name in FILES if name.startswith("decode/")]
+
+
+def head(name):
+    """The comment that a file begins with."""
+    return re.match(r"(?:#.*\n)+", (FOLDER / name).read_text(encoding="utf-8"))[0]
+
+
+def commands(name):
+    """The commands that the head of a file shows, with their continued lines."""
+    found = re.findall(r"^#   (padir (?:.*\\\n)*.*)$", head(name), re.MULTILINE)
+    return [command.replace("\n#", "\n") for command in found]
 
 
 def supply(names):
@@ -40,9 +52,21 @@ def test_it_opens_with_what_it_claims(name):
     assert re.match(r"# .{20,}", first), f"{name} begins with {first!r}"
 
 
+@pytest.mark.parametrize("name", [*RUNS, "runs/demo.gin", "runs/wmt_base.gin"])
+def test_a_run_states_hardware_result_and_command(name):
+    assert "# Hardware: " in head(name) and "xpected result" in head(name)
+    assert commands(name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_commands_of_its_header_exist(name):
+    page = "".join(f"```sh\n{command}\n```\n" for command in commands(name))
+    assert snippets.check_commands(page) == []
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_it_parses_with_its_required_names_supplied(name):
-    # Fragments that go on top of a size need one: they say so in their first lines.
+    # Files that use MAX_LENGTH are included beside a model, which defines it.
     files = ["models/tiny.gin", name] if "MAX_LENGTH" in (FOLDER / name).read_text() else [name]
     config.parse(files, [])
     config.parse(files, supply(left_required()))

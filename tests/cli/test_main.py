@@ -140,7 +140,7 @@ MISTAKES = {
         "--gin.Sampling.temperature=1.0: changes nothing, since nothing that translate reads here names @Sampling()",
     ),
     "nothing given": (["distill"], "no value for data_dir, output_dir"),
-    "no run": (["translate", "--run_dir=nowhere"], "nowhere/model.json: no such file"),
+    "no run": (["translate", "--run_dir=nowhere"], "nowhere: no trained model found here; give a run directory"),
     "no set": (["distill", "--run_dir=x", "--data_dir=y", "--output_dir=out"], "no prepared data set here"),
     "a value of another type": (
         ["train", "--gin_file=runs/synthetic_ar.gin", "--gin.train.num_steps='x'"],

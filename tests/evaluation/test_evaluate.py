@@ -62,7 +62,7 @@ def test_an_oracle_is_told_the_lengths_of_the_references(tiny, examples):
 def test_lengths_of_another_number(tiny):
     translator = padir.load(tiny.ar)
     for lengths in ([3], [[3, 4], [3, 4]]):
-        with pytest.raises(PadirError, match=r"lengths of shape .* are not one for each of 2 sources"):
+        with pytest.raises(PadirError, match=r"lengths have shape .*; give one for each of the 2 sources"):
             translator.decode_ids([[5, 1], [6, 1]], translator.checked(None), lengths)
 
 
@@ -300,7 +300,7 @@ def test_a_set_of_another_vocabulary(tiny, tmp_path):
     manifest = PreparedSet.open(tiny.data).manifest
     other = vocabulary_lib.Vocabulary.load(tmp_path / "vocabulary.model").hash
     dataclasses.replace(manifest, vocabulary_hash=other).save(tmp_path)
-    message = f"vocabulary hash {other[:12]} differs from {manifest.vocabulary_hash[:12]}, which the model in"
+    message = f"vocabulary hash {other[:12]} differs from {manifest.vocabulary_hash[:12]}, the hash of the vocabulary that the model in"
     with pytest.raises(PadirError, match=message):
         evaluate(run_dir=str(tiny.padir), data_dir=str(tmp_path), output_dir=str(tmp_path), name="x")
 

@@ -161,7 +161,7 @@ def test_a_killed_job_goes_on_and_ends_the_same(tiny, tmp_path, monkeypatch, cap
 
     distill(**arguments, output_dir=str(killed))
     assert decoded == [20, 20, 8, 8]
-    assert f"{killed}: 40 of 48 sentences are translated; going on" in capfd.readouterr().err
+    assert f"{killed}: resuming; 40 of 48 sentences are translated" in capfd.readouterr().err
     names = sorted(path.name for path in (tmp_path / "straight").iterdir())
     assert names == sorted(path.name for path in killed.iterdir())
     for name in names:
@@ -179,7 +179,8 @@ def test_a_damaged_chunk_is_named(tiny, tmp_path, monkeypatch):
     whole = chunk.read_text(encoding="utf-8")
     for text in (whole[: whole.index("\n") + 1], whole[:-5], "{}\n" * 4):
         chunk.write_text(text, encoding="utf-8")
-        with pytest.raises(PadirError, match=r"translations/00000\.jsonl: damaged \(.*\); delete it and start again"):
+        message = r"translations/00000\.jsonl: damaged \(.*\); delete it and run the same command again"
+        with pytest.raises(PadirError, match=message):
             distill(**arguments)
 
 
@@ -229,7 +230,7 @@ def test_translations_made_elsewhere(tiny, tmp_path):
     assert {record["score"] for record in read_jsonl(tmp_path / "set" / "train.jsonl")} == {None}
 
     (tmp_path / "short").write_text("eins\nzwei\n")
-    message = rf"short: has 2 lines where split validation of {tiny.data} has 32 examples; line n must translate"
+    message = rf"short: has 2 lines, but split validation of {tiny.data} has 32 examples; line n must translate"
     with pytest.raises(PadirError, match=message):
         distill(**arguments, output_dir=str(tmp_path / "y"), translations=str(tmp_path / "short"))
     with pytest.raises(PadirError, match="none: no such file of translations"):
@@ -275,9 +276,9 @@ def test_reasons_by_hand():
 
 
 def test_filters_that_make_no_sense():
-    with pytest.raises(PadirError, match=r"DistillFilters.max_length_ratio: 0\.5 is below 1; None is no limit"):
+    with pytest.raises(PadirError, match=r"DistillFilters.max_length_ratio: 0\.5 is below 1; None sets no limit"):
         DistillFilters(max_length_ratio=0.5)
-    with pytest.raises(PadirError, match=r"DistillFilters.max_repeats: 0 is not at least 1; None is no limit"):
+    with pytest.raises(PadirError, match=r"DistillFilters.max_repeats: 0 is not at least 1; None sets no limit"):
         DistillFilters(max_repeats=0)
 
 

@@ -27,7 +27,7 @@ TESTS = Path(__file__).resolve().parents[1]
 BAD = {
     b"": "empty text: there is nothing to translate",
     b"no \xff": "invalid UTF-8 at byte 4",
-    b"q " * 60: "source of 121 tokens is longer than the 40 the model allows: split it",
+    b"q " * 60: "source of 121 tokens is longer than the 40 that the model allows; split it",
 }
 
 
@@ -141,7 +141,7 @@ def test_json_in_and_out_compressed(stand_in, tmp_path, capfd):
     reasons = [record["reason"] for record in rejects]
     assert reasons[0].startswith("not JSON: Expecting property name") and reasons[4].startswith("not JSON: ")
     assert reasons[1:3] == ["no text field 'text' in this JSON line"] * 2
-    assert reasons[3] == "field 'text' has half of a surrogate pair, which is no character"
+    assert reasons[3] == "field 'text' has an unpaired surrogate, which is not a character"
     # One stream of the same writes the same.
     translate_files(output=str(tmp_path / "one.gz"), **options)
     assert gzip.decompress((tmp_path / "one.gz").read_bytes()).decode().splitlines() == found
@@ -153,7 +153,7 @@ def test_a_line_beyond_all_bounds_is_rejected_without_being_held(stand_in, tmp_p
     counts = translate_files(run_dir="run", inputs=[str(tmp_path / "in")], output=str(tmp_path / "out"), shards=4)
     assert counts == Counts(3, 2, 1)
     (record,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
-    assert (record["line"], record["reason"]) == (2, "line of more than 1048576 bytes: split it")
+    assert (record["line"], record["reason"]) == (2, "line of more than 1048576 bytes; split it")
     assert len(record["text"]) == (1 << 20) + 1
 
 
@@ -231,8 +231,8 @@ def test_two_hosts_that_do_not_know_of_one_another(stand_in, corpus, tmp_path, c
     done = sharded(corpus, output, host_index=1, num_hosts=2)
     assert sorted(int(file.name[6:11]) for file in output.glob("shard-*")) == [1, 3, 5]
     assert done.read == sum(file.read_bytes().count(b"\n") for file in output.glob("shard-*"))
-    message = f"host 1 of 2: {done}; 4 shards of other hosts are not done: the host that ends last checks all counts\n"
-    assert capfd.readouterr().err == message
+    others = "4 shards of other hosts are not done: the host that finishes last checks all counts"
+    assert capfd.readouterr().err == f"host 1 of 2: {done}; {others}\n"
     assert not (output / "counts.json").exists()
     total = sharded(corpus, output, host_index=0, num_hosts=2)
     assert total == corpus.check(output, 7)
@@ -245,7 +245,7 @@ def test_two_hosts_that_do_not_know_of_one_another(stand_in, corpus, tmp_path, c
     assert report["read"] == done.read
     # Started again, by one host, it finds all there, and checks it.
     assert sharded(corpus, output) == total
-    assert f"{output}: 7 of 7 shards of host 0 are done; going on\n{total}; " in capfd.readouterr().err
+    assert f"{output}: resuming; 7 of 7 shards of host 0 are done\n{total}; " in capfd.readouterr().err
 
 
 def test_how_far_a_host_has_come(stand_in, corpus, tmp_path, monkeypatch):
@@ -317,16 +317,17 @@ def run_command(corpus, output, *more):
 def damage(output, name):
     """Does something to a finished job; returns what is said of it."""
     shard, counts = output / "shard-00002-of-00007.txt", output / "work" / "shard-00002.json"
-    again = "delete this shard and start again"
+    again = "delete this shard and run the same command again"
     if name == "cut":
+        size = shard.stat().st_size
         shard.write_bytes(shard.read_bytes()[:-1])
-        return f"{shard}: damaged, it has {shard.stat().st_size} bytes; delete it and start again"
+        return f"{shard}: damaged, it has {size - 1} bytes instead of {size}; delete it and run the same command again"
     if name == "no counts":
         counts.unlink()
-        return f"delete {shard} and start again"
+        return f"delete {shard} and run the same command again"
     if name == "other job":
         counts.write_text(json.dumps(json.loads(counts.read_text()) | {"job": "0" * 64}))
-        return f"{shard}: is of another translation; delete it and start again"
+        return f"{shard}: belongs to another translation; delete it and run the same command again"
     if name == "rejects":
         rejects = output / "work" / "shard-00002.rejects.jsonl"
         assert len(read_jsonl(rejects)) == 1
@@ -371,7 +372,7 @@ def test_a_shard_that_vanishes_ends_the_command(stand_in, corpus, tmp_path, capf
     with monkeypatch.context() as patch:
         patch.setattr(translate_shards._Job, "translate", losing)
         assert run_command(corpus, tmp_path / "out", "--shards=7") == 2
-    expected = f"{tmp_path / 'out'}: shard-00003-of-00007.txt missing; start the same command again"
+    expected = f"{tmp_path / 'out'}: shard-00003-of-00007.txt missing; run the same command again"
     assert capfd.readouterr().err.splitlines()[-1] == f"padir translate: {expected}"
     assert run_command(corpus, tmp_path / "out", "--shards=7") == 0
     corpus.check(tmp_path / "out", 7)
@@ -396,12 +397,12 @@ def test_a_line_that_gets_lost_leaves_no_shard(stand_in, corpus, tmp_path, capfd
 
 BAD_OPTIONS = {
     "no shards": ({"shards": 0}, "translate.shards: 0 is not at least 1; None writes one stream"),
-    "standard input": ({"inputs": ["-"]}, "shards are made of files: name --inputs, and as --output a folder"),
-    "standard output": ({"output": "-"}, "shards are made of files"),
-    "rejects": ({"rejects": "x"}, "translate.rejects: with shards they go to out/rejects.jsonl; leave it out"),
-    "one number": ({"host_index": 1}, "host_index=1, num_hosts=None; give both, and 0 ≤ index < number"),
+    "standard input": ({"inputs": ["-"]}, "translate.shards: needs files as --inputs and a folder as --output"),
+    "standard output": ({"output": "-"}, "needs files as --inputs and a folder as --output"),
+    "rejects": ({"rejects": "x"}, "translate.rejects: leave it out; with shards, rejects go to out/rejects.jsonl"),
+    "one number": ({"host_index": 1}, "host_index=1, num_hosts=None; give both, with 0 ≤ host_index < num_hosts"),
     "index": ({"host_index": 2, "num_hosts": 2}, "host_index=2, num_hosts=2; give both"),
-    "stream": ({"shards": None, "compress": True}, "are for shards; say how many shards"),
+    "stream": ({"shards": None, "compress": True}, "need shards; give the number of shards"),
     "input format": ({"input_format": "tsv"}, "translate.input_format: unknown 'tsv'; choose lines or jsonl"),
 }
 

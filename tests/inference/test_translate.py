@@ -145,9 +145,9 @@ class TestRescoring:
         assert (tmp_path / "out.txt").read_text() == expected + "\n"
 
     def test_what_cannot_rescore_is_refused(self, tiny):
-        with pytest.raises(PadirError, match="rescoring needs an autoregressive model, this is a PadirModel"):
+        with pytest.raises(PadirError, match="rescoring needs an autoregressive model; this is a PadirModel"):
             padir.load(tiny.padir, rescore_with=tiny.padir)
-        with pytest.raises(PadirError, match="ranks the hypotheses of a parallel model; this one is autoregressive"):
+        with pytest.raises(PadirError, match="hypotheses of a parallel model, but this model is autoregressive"):
             padir.load(tiny.ar, rescore_with=tiny.ar)
         with pytest.raises(PadirError, match="rescorer: the release has none; set Refinement.t5x_compat to False"):
             padir.load(tiny.padir, rescore_with=tiny.ar).translate(["a dog"], Refinement(t5x_compat=True))
@@ -185,7 +185,7 @@ def test_nothing_to_translate(translator):
 def test_texts_that_cannot_be_translated_name_their_position(translator):
     with pytest.raises(PadirError, match="^text 2: empty text: there is nothing to translate$"):
         translator.translate(["a dog", "  "])
-    with pytest.raises(PadirError, match=r"^text 1: source of \d+ tokens is longer than the 32 the model allows"):
+    with pytest.raises(PadirError, match=r"^text 1: source of \d+ tokens is longer than the 32 that the model allows"):
         translator.translate(["a dog " * 40])
 
 
@@ -195,7 +195,7 @@ def test_the_longest_source_the_model_allows(translator):
     assert pieces == 5, "this word should be one piece"
     assert len(translator.tokenize(word * 31)) == 32
     assert translator.translate([word * 31], DECODE)[0].predicted_length <= 32
-    with pytest.raises(PadirError, match="source of 33 tokens is longer than the 32 the model allows: split it"):
+    with pytest.raises(PadirError, match="source of 33 tokens is longer than the 32 that the model allows; split it"):
         translator.tokenize(word * 32)
 
 
@@ -227,7 +227,7 @@ BAD = [b"", b"\xff\xfe Hund", b"a dog " * 40]
 REASONS = [
     "empty text: there is nothing to translate",
     "invalid UTF-8 at byte 1",
-    "source of 81 tokens is longer than the 32 the model allows: split it",
+    "source of 81 tokens is longer than the 32 that the model allows; split it",
 ]
 
 
@@ -253,7 +253,7 @@ def test_files_to_lines(tiny, files, tmp_path, translations, capfd):
     records = [json.loads(line) for line in Path(rejects).read_text(encoding="utf-8").splitlines()]
     assert [(record["file"], record["line"]) for record in records] == [(files[0], 2), (files[0], 4), (files[0], 5)]
     assert [record["reason"] for record in records[:2]] == REASONS[:2]
-    assert records[2]["reason"].endswith("tokens is longer than the 32 the model allows: split it")
+    assert records[2]["reason"].endswith("tokens is longer than the 32 that the model allows; split it")
     assert [record["text"] for record in records] == ["", "\\xff\\xfe Hund", BAD[2].decode()]
     assert not list(tmp_path.glob("*.partial"))
 

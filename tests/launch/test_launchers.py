@@ -1,4 +1,4 @@
-"""The launchers: what they say is what they do, quoting included; the JobSet keeps to its schema."""
+"""The launchers: a dry run prints exactly what a run does, quoting included, and the JobSet follows its schema."""
 
 import contextlib
 import copy
@@ -23,7 +23,7 @@ LAUNCH = ROOT / "launch"
 LAUNCHERS = sorted(path.name for path in LAUNCH.glob("*.sh") if os.access(path, os.X_OK))
 SCHEMA = json.loads((Path(__file__).parent / "jobset.schema.json").read_text(encoding="utf-8"))
 
-# What is awkward to hand on: quotes for gin, a space, a dollar, a backslash.
+# Arguments that are hard to quote: quotes for gin, a space, a dollar, a backslash.
 ARGUMENTS = ["--gin.DATA_DIR='my data'", '--gin.X="$HOME\\n"', "--batch_size", "16"]
 WORDS = ["mine.gin", "/runs/a b"]
 PADIR = ["padir", "train", "--gin_file=mine.gin", "--run_dir=/runs/a b", *ARGUMENTS]
@@ -39,7 +39,7 @@ PLATFORMS = {
     },
 }
 
-# Writes what it was given, as the program that it stands in for would read it.
+# Records its arguments and its input in place of the program that it stands in for.
 STAND_IN = f"""#!{sys.executable}
 import json, os, sys
 given = {{"arguments": sys.argv[1:], "input": "" if sys.stdin.isatty() else sys.stdin.read()}}
@@ -134,7 +134,7 @@ def test_batch_inference_is_launched_likewise(name, launch):
     assert "--shards=8" in translate.stdout and "train" in train.stdout
     assert translate.stdout == re.sub(r"\btrain\b", "translate", train.stdout)
     other = launch(name, "--dry-run", *given, **PLATFORMS.get(name, {}), SUBCOMMAND="prepare")
-    assert other.returncode == 2 and "SUBCOMMAND=prepare is not train, translate or distill" in other.stderr
+    assert other.returncode == 2 and "SUBCOMMAND=prepare must be train, translate or distill" in other.stderr
 
 
 def test_tpu_vm_runs_padir_on_all_hosts_at_once(launch, recorded):
@@ -155,7 +155,7 @@ def test_tpu_vm_stops_what_holds_the_lock(launch, recorded):
     assert launch("tpu_vm.sh", "--stop", **PLATFORMS["tpu_vm.sh"]).returncode == 0
     assert recorded()["arguments"][-2:] == ["--worker=all", "--command=fuser --kill -TERM .padir.lock"]
     both = launch("tpu_vm.sh", "--stop", *WORDS, **PLATFORMS["tpu_vm.sh"])
-    assert both.returncode == 2 and "--stop takes nothing else" in both.stderr
+    assert both.returncode == 2 and "--stop takes no other arguments" in both.stderr
     other = launch("slurm.sh", "--stop", **PLATFORMS["slurm.sh"])
     assert other.returncode == 2 and "this launcher has no --stop" in other.stderr
 
@@ -166,11 +166,11 @@ def wait_for(condition):
         if condition():
             return
         time.sleep(0.1)
-    pytest.fail(f"{condition} did not come to hold")
+    pytest.fail(f"{condition} did not hold within a minute")
 
 
 def test_a_host_at_work_takes_no_second_job_and_stops_when_told(launch, recorded, tmp_path):
-    """What the hosts are told, told to this one; the connection of the first job breaks."""
+    """Runs here the command that the hosts would run; the connection of the first job breaks."""
     for tool in ("flock", "fuser", "tee"):
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
@@ -196,7 +196,7 @@ def test_a_host_at_work_takes_no_second_job_and_stops_when_told(launch, recorded
         wait_for(lambda: steps() > seen + 3)
         second = subprocess.run(remote(*WORDS), **shell, capture_output=True, text=True, timeout=60)
         assert (second.returncode, second.stdout) == (1, "")
-        assert second.stderr == ".padir.lock: held; a job is at work here, see padir.log\n"
+        assert second.stderr == ".padir.lock: locked; a job is already running, see padir.log\n"
         subprocess.run(remote("--stop"), **shell, check=True, capture_output=True, timeout=60)
         assert first.wait(timeout=60) == 75
         assert (home / "padir.log").read_text().endswith("saving\nsaved\n")
@@ -213,7 +213,7 @@ def test_slurm_gives_every_gpu_a_process_and_goes_on_after_its_limit(status, req
     launch("slurm.sh", *WORDS, "--", *ARGUMENTS, **PLATFORMS["slurm.sh"])
     *options, script = recorded()["arguments"]
     assert {"--nodes=4", "--ntasks-per-node=8", "--gpus-per-node=8", "--requeue", "--signal=TERM@120"} <= set(options)
-    # JAX picks a task's GPU by its number on the node, so a task must see them all.
+    # JAX picks a task's GPU by the task's number on the node, so each task must see all of them.
     assert not [option for option in options if "per-task" in option]
     for name, ends in (("srun", f"exit {status}"), ("scontrol", ":")):
         tool = tmp_path / "tools" / name
@@ -241,7 +241,7 @@ def test_jobset(launch):
     (slices,) = jobset["spec"]["replicatedJobs"]
     job = slices["template"]["spec"]
     assert (slices["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (2, 4, 4, 0)
-    # What padir refuses, with status 2, would be refused a hundred times.
+    # A restart cannot help when padir rejects its arguments (status 2).
     assert jobset["spec"]["failurePolicy"]["rules"] == [
         {"name": "refused", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     ]
@@ -262,7 +262,7 @@ def test_jobset(launch):
 
 @pytest.mark.parametrize(
     ("accelerator", "topology", "chips", "hosts"),
-    [  # the README's table
+    [  # the table of docs/howto/tpu_slices.md
         ("tpu-v3-slice", "4x4", "4", 4),
         ("tpu-v4-podslice", "2x2x4", "4", 4),
         ("tpu-v4-podslice", "4x4x4", "4", 16),
@@ -307,7 +307,7 @@ def test_what_is_missing_is_named(name, launch):
     assert done.returncode == 2
     assert f"launch/{name} [--dry-run]" in done.stderr and done.stdout == ""
     done = launch(name, "--batch_size=16", *words, **PLATFORMS.get(name, {}))
-    assert done.returncode == 2 and "arguments for padir come after --" in done.stderr
+    assert done.returncode == 2 and "put arguments for padir after --" in done.stderr
     for variable in PLATFORMS.get(name, {}):
         others = {key: value for key, value in PLATFORMS[name].items() if key != variable}
         done = launch(name, "--dry-run", *words, **others)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
-from tiny_models import assert_same
+from numerics import assert_close, assert_same, steady
 
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement

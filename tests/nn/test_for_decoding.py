@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tiny_models
 from flax.traverse_util import flatten_dict
-from tiny_models import AR, PADIR, assert_same
+from numerics import assert_close, assert_same
+from tiny_models import AR, PADIR
 
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch

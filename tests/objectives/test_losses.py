@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import assert_close
+from numerics import assert_close
 
 from padir.models.base import LossConfig
 from padir.objectives import losses

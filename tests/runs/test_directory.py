@@ -128,7 +128,7 @@ def test_a_damaged_description_is_named(tmp_path, vocabularies):
         path.write_text(damaged)
         with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged"):
             load_model(tmp_path)
-        with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged.*; restore it, or choose another"):
+        with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged.*; restore this file, or choose another"):
             save_model(tmp_path, PADIR, vocabularies[0])
 
 
@@ -183,7 +183,7 @@ def test_a_run_of_a_version_that_kept_no_settings_gets_them(tmp_path):
 @pytest.mark.parametrize("text", ['{"settings": {', "[]", "{}"])
 def test_damaged_settings_are_named(tmp_path, text):
     (tmp_path / "train.json").write_text(text)
-    with pytest.raises(PadirError, match=r"train\.json: damaged, .*; restore it, or choose another run_dir"):
+    with pytest.raises(PadirError, match=r"train\.json: damaged, .*; restore this file, or choose another run_dir"):
         check_settings(tmp_path, {"seed": 3}, 7, may_change={})
 
 

@@ -1,4 +1,4 @@
-"""A distilled set as a task: its texts, with any vocabulary; prepared again it is known for what it is."""
+"""The task over a distilled set: its texts with any vocabulary, and what the set prepared from it still records."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_prepared_again_with_another_vocabulary(folders, tmp_path):
 
 def test_a_set_that_was_not_distilled_is_refused(folders, tmp_path):
     raw, _ = folders
-    with pytest.raises(PadirError, match=f"task x: option data_dir='{raw}' holds a set that `padir distill` did not"):
+    with pytest.raises(PadirError, match=f"task x: option data_dir='{raw}' holds a set that was not made by `padir"):
         distilled.register("x", "v", data_dir=str(raw))
     with pytest.raises(PadirError, match="no prepared data set here"):
         distilled.register("x", "v", data_dir=str(tmp_path))

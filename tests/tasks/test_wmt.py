@@ -1,4 +1,4 @@
-"""The WMT tasks, on tiny sets of the published features, names and versions that tensorflow_datasets itself writes."""
+"""The WMT tasks on tiny sets with the published features, names and versions, written by tensorflow_datasets itself."""
 
 import pytest
 
@@ -104,7 +104,7 @@ def test_prepared(build, tmp_path):
 
 def test_a_set_that_is_not_there_says_how_to_build_it(tmp_path):
     command = (
-        f'wmt17_translate/zh-en/1.0.0 is not there; build it with: python -c "import tensorflow_datasets as tfds; '
+        f'wmt17_translate/zh-en/1.0.0 does not exist; build it with: python -c "import tensorflow_datasets as tfds; '
         f"tfds.builder('wmt17_translate/zh-en', data_dir='{tmp_path}').download_and_prepare()\""
     )
     with pytest.raises(PadirError) as raised:
