@@ -162,7 +162,7 @@ def aims_table(head: list[str], aims: list[tuple[str, str, float, list[float | N
 
     Args:
       head: what the columns after the aim say.
-      aims: for each row its text, "at least" or "at most", the ratio aimed at, and what is reached (None: not measured).
+      aims: for each row its text, "at least" or "at most", the ratio aimed at, and those reached (None: not measured).
     """
     rows = []
     for text, relation, aim, reached in aims:

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from numerics import assert_same
 
 from padir.data import records, vocabulary
 from padir.data.manifest import Manifest, TaskConfig

@@ -300,7 +300,7 @@ def test_a_set_of_another_vocabulary(tiny, tmp_path):
     manifest = PreparedSet.open(tiny.data).manifest
     other = vocabulary_lib.Vocabulary.load(tmp_path / "vocabulary.model").hash
     dataclasses.replace(manifest, vocabulary_hash=other).save(tmp_path)
-    message = f"vocabulary hash {other[:12]} differs from {manifest.vocabulary_hash[:12]}, the hash of the vocabulary that the model in"
+    message = f"vocabulary hash {other[:12]} differs from {manifest.vocabulary_hash[:12]}, the hash of the vocabulary"
     with pytest.raises(PadirError, match=message):
         evaluate(run_dir=str(tiny.padir), data_dir=str(tmp_path), output_dir=str(tmp_path), name="x")
 

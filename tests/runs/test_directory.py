@@ -128,7 +128,7 @@ def test_a_damaged_description_is_named(tmp_path, vocabularies):
         path.write_text(damaged)
         with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged"):
             load_model(tmp_path)
-        with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged.*; restore this file, or choose another"):
+        with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged.*; restore this file, or choose"):
             save_model(tmp_path, PADIR, vocabularies[0])
 
 
