@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numerics import steady
 
 from padir.benchmark.measure import Compilations, Timing, median_interval, take_turns
 

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from numerics import assert_same
 
 from padir.data import records, vocabulary
 from padir.data.manifest import Manifest, TaskConfig

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from numerics import assert_same
 
 import padir
 from padir.data.records import PreparedSet

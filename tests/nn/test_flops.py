@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from numerics import assert_close
 
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel

@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from numerics import assert_same
 
 import padir
 from padir.cli import main as cli
