@@ -1,8 +1,8 @@
-"""What the schedule of an epoch costs: `python benchmarks/epoch_schedule.py --output FILE.json`.
+"""Time and memory of an epoch's schedule: `python benchmarks/epoch_schedule.py --output FILE.json`.
 
-Makes a length table of so many pairs, as a prepared set has it, and computes the schedules of two training epochs and
-of an evaluation from it; no record is read. Prints seconds, and the most memory that the process has had, and writes
-JSON.
+Makes a synthetic length table like that of a prepared set with `--pairs` pairs. Computes from it the schedules of two
+training epochs and of an evaluation, without reading any record. Prints seconds and the peak memory of the process, and
+writes JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from padir.files.atomic import write_text
 
 
 def main() -> None:
-    """Measures, prints, writes."""
+    """Measures, prints the figures and writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--pairs", type=int, default=2_000_000)
@@ -43,14 +43,17 @@ def main() -> None:
     }
     write_text(Path(options.output), json.dumps(described, indent=2) + "\n")
     print(
-        f"{options.pairs} pairs: an epoch's schedule in {found['epoch_seconds']:.2f} s, the next in "
-        f"{found['next_epoch_seconds']:.2f} s, an evaluation's in {found['evaluation_seconds']:.2f} s; the process had "
-        f"at most {described['process_megabytes_at_most']:.0f} MB, {before:.0f} of them before the table was made"
+        f"{options.pairs} pairs: first epoch's schedule {found['epoch_seconds']:.2f} s, next epoch's "
+        f"{found['next_epoch_seconds']:.2f} s, evaluation's {found['evaluation_seconds']:.2f} s; peak memory of the "
+        f"process {described['process_megabytes_at_most']:.0f} MB ({before:.0f} MB before the length table was made)"
     )
 
 
 def synthetic_lengths(pairs: int, longest: int, seed: int = 0) -> np.ndarray:
-    """Length table int32 [pairs, 2]: log-normal around 24 tokens, targets near their sources, at most `longest`."""
+    """Returns a length table, int32 [pairs, 2] (source, target), in tokens.
+
+    Sources are log-normal around 24 tokens, targets are near their sources, and both have 2 to `longest` tokens.
+    """
     generator = np.random.default_rng(seed)
     source = generator.lognormal(np.log(24.0), 0.6, pairs)
     target = source * generator.lognormal(0.0, 0.2, pairs)
@@ -58,11 +61,16 @@ def synthetic_lengths(pairs: int, longest: int, seed: int = 0) -> np.ndarray:
 
 
 def measure(lengths: np.ndarray, buckets: list[int], batch_size: int) -> dict[str, Any]:
-    """Seconds of two epochs' schedules and of an evaluation's, and what the first epoch holds.
+    """Times the schedules of two epochs and of an evaluation, and describes the first epoch.
+
+    Args:
+      lengths: length table, int32 [pairs, 2].
+      buckets: padded lengths, in tokens.
+      batch_size: pairs per batch.
 
     Returns:
-      'epoch_seconds', 'next_epoch_seconds', 'evaluation_seconds', 'steps_per_epoch', 'dropped', and 'padding', the
-      share of both sides' positions that holds no token.
+      'epoch_seconds', 'next_epoch_seconds', 'evaluation_seconds', 'steps_per_epoch', 'dropped' (pairs that fill no
+      batch) and 'padding' (the share of positions, of both sides, that hold no token).
     """
     boundaries = Buckets.square(buckets)
     began = time.perf_counter()
@@ -88,8 +96,8 @@ def measure(lengths: np.ndarray, buckets: list[int], batch_size: int) -> dict[st
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process has had resident so far, in MB (10^6 bytes)."""
-    # Linux counts in units of 1,024 bytes.
+    """The peak resident memory of this process so far, in MB (10^6 bytes)."""
+    # Linux reports ru_maxrss in units of 1,024 bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 

@@ -1,9 +1,15 @@
-"""What the order of operands does to a decode: `python benchmarks/operand_order.py --embed_dim 512 --layers 6`.
+"""Effect of the order of operands on decoding time: `python benchmarks/operand_order.py --embed_dim 512 --layers 6`.
 
-Untrained models, one sentence of `--length` tokens to as many, programs that differ only in how `padir.nn.weights`
-multiplies with weights: the activations first, the weight first, the weight first up to 64 rows, and what the code does
-(that, but small weights turned, see `padir.nn.for_decoding`). The programs take turns in a random order in one process;
-prints the median and the fastest fifth of each, in ms.
+Untrained models decode one sentence of `--length` source and target tokens. The programs differ only in how
+`padir.nn.weights` multiplies activations with weights:
+
+  "activations first": the activations are the left operand;
+  "weight first": the weight is the left operand;
+  "weight first up to N rows": the weight is the left operand if there are at most N rows of activations;
+  "as it is": as the code does it, that is as before, but with small weights transposed (see `padir.nn.for_decoding`).
+
+The programs take turns in a random order in one process. Prints the median and the 20th percentile of the times of each
+(the "fastest fifth"), in ms.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ from padir.nn import weights
 from padir.nn.network import NetworkConfig
 from padir.types import EOS_ID, TokenIds
 
-# Up to how many rows the weight is first, and how large a weight may be to be turned.
+# (Largest number of rows for which the weight is first, largest size of a weight that is transposed.)
 VARIANTS = {
     "activations first": (0, 0),
     "weight first": (2**31, 0),
@@ -39,7 +45,7 @@ VARIANTS = {
 
 
 def main() -> None:
-    """Compiles, measures, prints."""
+    """Compiles the programs, measures them and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("embed_dim", 512), ("layers", 6), ("pieces", 32_000), ("length", 32), ("repeats", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -63,7 +69,7 @@ def main() -> None:
 
 
 def _systems(options: argparse.Namespace) -> dict:
-    """By name, a model, its parameters, and what `decode` takes after those."""
+    """Returns, by name, a model, its parameters and the other arguments of `decode`."""
     size = options.embed_dim
     network = NetworkConfig(
         embed_dim=size,
@@ -100,9 +106,9 @@ def _systems(options: argparse.Namespace) -> dict:
 
 
 def _compiled(system: tuple, few_rows: int, small_weight: int):
-    """A function without arguments that runs the decode, compiled with these limits and run once."""
+    """Compiles the decode with these limits and runs it once; returns it as a function without arguments."""
     model, params, options = system
-    # A model remembers what its parameters were prepared like.
+    # A model caches how its parameters were prepared, so each program needs a copy of its own.
     model = dataclasses.replace(model)
     with mock.patch.multiple(weights, FEW_ROWS=few_rows, _SMALL_WEIGHT=small_weight):
         prepared = model.for_decoding(params)

@@ -1,9 +1,10 @@
 """Quality on real text: teacher, distillation, student, evaluation. Run it as `make quality DATA=folder PRESET=cpu`.
 
-Every phase is a `padir` command with the gin files of gin/runs; this script only calls them in order and lays the
-results side by side in benchmarks/results/quality_<task>_<preset>.{json,png}. Stopped and started again, it goes on
-where it was: training at its checkpoint, distillation at its chunk. Evaluation and latency, minutes in all, are done
-anew. Seconds are those of all starts, except one that was killed without warning.
+Every phase is a `padir` command with the gin files of gin/runs. This script only calls the commands in order and writes
+their results side by side to benchmarks/results/quality_<task>_<preset>.{json,png}. If it is interrupted, the same
+command resumes it: training continues from its checkpoint and distillation from its last chunk. Evaluation and latency
+take minutes and are repeated. The reported seconds are summed over all starts. A start that was killed is not
+counted.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from padir.files.atomic import write_text
 
 ROOT = Path(__file__).resolve().parent
 STEPS = (1, 2, 4, 10)
-# Updates of (teacher, student); the gin files hold everything else.
+# (gin file, updates of the teacher, updates of the student); the gin files hold everything else.
 PRESETS = {"cpu": ("runs/preset_cpu.gin", 4000, 5000), "gpu": (None, 10_000, 20_000)}
 
 
 def main() -> int:
-    """Runs the chain; returns the exit status."""
+    """Runs all phases and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="folder with {train,valid}.{de,en}.gz")
     parser.add_argument("--preset", choices=PRESETS, default="cpu")
-    parser.add_argument("--work", help="data sets and runs; runs/quality_<preset> by default")
-    parser.add_argument("--results", default=str(ROOT / "results"), help="where the JSON and the picture go")
+    parser.add_argument("--work", help="folder of data sets and runs (default: runs/quality_<preset>)")
+    parser.add_argument("--results", default=str(ROOT / "results"), help="folder of the JSON and the picture")
     parser.add_argument("--teacher_steps", type=int, help="updates, instead of the preset's")
     parser.add_argument("--student_steps", type=int, help="updates, instead of the preset's")
     options = parser.parse_args()
@@ -77,10 +78,10 @@ def main() -> int:
 def _train_all(
     data: str, preset_file: str | None, updates: tuple[int, int], folders: dict[str, Path], work: Path
 ) -> dict[str, float]:
-    """Trains teacher and student for so many updates.
+    """Trains the teacher and the student for `updates` (teacher, student) updates.
 
     Returns:
-      Seconds by phase, those of earlier starts added up; the teacher's include preparing the data.
+      Seconds by phase, summed over this and earlier starts. Those of the teacher include preparing the data.
     """
     teacher_steps, student_steps = updates
     extra = [f"--gin_file={preset_file}"] if preset_file else []
@@ -93,7 +94,7 @@ def _train_all(
         try:
             _padir(*arguments)
         finally:
-            # Time that an interrupted start has spent was needed, too: its checkpoints are gone on from.
+            # The time of an interrupted start counts, because the next start continues from its checkpoints.
             seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
             write_text(clock, json.dumps(seconds) + "\n")
 
@@ -111,7 +112,7 @@ def _train_all(
         distilled_at = PreparedSet.open(folders["distilled"]).manifest.task.options["teacher_step"]
         if distilled_at != teacher_steps:
             sys.exit(
-                f"{folders['distilled']}: made by the teacher of step {distilled_at}, which is now at {teacher_steps}; "
+                f"{folders['distilled']}: made at step {distilled_at} of the teacher, which is now at {teacher_steps}; "
                 f"delete it and {folders['student']}, or choose another --work"
             )
     else:
@@ -158,7 +159,7 @@ def _latency(folders: dict[str, Path]) -> dict:
         "--gin_file=bench/trained.gin",
         f"--gin.AR_DIR={str(folders['teacher'])!r}",
         f"--gin.PADIR_DIR={str(folders['student'])!r}",
-        # The same decoding whose quality is reported.
+        # Latency must be that of the decode whose quality is reported.
         "--gin.Refinement.num_hypotheses=3",
         f"--gin.DATA_DIR={str(folders['data'])!r}",
         "--gin.PreparedText.split='validation'",
@@ -168,11 +169,11 @@ def _latency(folders: dict[str, Path]) -> dict:
 
 
 def _add_latency(results: dict[str, dict], measured: dict[str, dict]) -> None:
-    """Joins latency to quality by the system's name; ends the script if the two were decoded differently."""
+    """Adds the latency of each system to its quality; ends the script if the two are of different decodes."""
     for name, row in results.items():
         if name not in measured or measured[name]["decode"] != row["decode"]:
-            other = measured[name]["decode"] if name in measured else f"no such system in {sorted(measured)}"
-            sys.exit(f"{name}: quality is of {row['decode']}, latency of {other}; mend gin/bench/trained.gin")
+            found = f"that of {measured[name]['decode']}" if name in measured else f"missing in {sorted(measured)}"
+            sys.exit(f"{name}: quality is that of {row['decode']}, latency is {found}; correct gin/bench/trained.gin")
         row |= {key: measured[name][key] for key in ("latency_ms", "speed_up")}
 
 
@@ -200,7 +201,7 @@ def _table(results: dict[str, dict]) -> str:
 
 
 def _draw(path: Path, results: dict[str, dict], title: str) -> None:
-    """BLEU against median latency, a point a system."""
+    """Draws BLEU against median latency, one point per system."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for name, row in results.items():

@@ -1,10 +1,11 @@
-"""What shortcuts cost in quality: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR --output FILE`.
+"""Quality lost to shortcuts: `python benchmarks/shortcuts.py --run_dir DIR --data_dir DIR --output FILE`.
 
-Translates a split with a trained PaDIR model, with 5 length hypotheses and with one, plainly and with candidates,
-active positions, pruning, and products of fewer bits; or with an autoregressive one, greedy and with a beam of 5,
-plainly and with products of fewer bits. Every shortcut is tested against the plain decode of as many hypotheses by
-paired bootstrap. Prints a table and writes JSON. What they gain in time is what
-`padir benchmark latency --gin_file=bench/paper.gin` says.
+Translates a split with a trained model, first plainly and then with each shortcut. Each shortcut is compared by paired
+bootstrap with the plain decode of the same number of hypotheses. Prints a table and writes JSON.
+
+A PaDIR model decodes with 1 and with 5 length hypotheses. Its shortcuts are candidates, active positions, pruning of
+hypotheses, and int8 or bfloat16 products. An autoregressive model decodes greedily and with a beam of 5. Its shortcuts
+are int8 and bfloat16 products. `padir benchmark latency --gin_file=bench/paper.gin` measures the time that they save.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from padir.models.kinds import DecodeConfig
 from padir.nn import weights
 from padir.runs.directory import check_vocabulary
 
-# What changes in the decode, and in which type products with weights are.
+# By name, the changed fields of the decode and, under COMPUTE_TYPE, the type of products with weights.
 COMPUTE_TYPE = "compute_type"
 TYPES = {f"{kind} products": {COMPUTE_TYPE: kind} for kind in weights.COMPUTE_TYPES}
 VARIANTS = {
@@ -65,17 +66,17 @@ VARIANTS = {
 
 
 def main() -> None:
-    """Translates, scores, prints, writes."""
+    """Translates, scores, prints a table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run_dir", required=True)
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--split", default="test")
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--sentences", type=int, default=1000, help="the first so many of the split")
-    parser.add_argument("--length_weight", type=float, default=0.0, help="of the length's log-probability in the rank")
+    parser.add_argument("--sentences", type=int, default=1000, help="number of sentences, from the start of the split")
+    parser.add_argument("--length_weight", type=float, default=0.0, help="rank weight of the length's log-probability")
     parser.add_argument("--buckets", type=int, nargs="*", default=[32])
-    parser.add_argument("--only", default="", help="a regular expression: variants it is found in, and the plain ones")
+    parser.add_argument("--only", default="", help="regular expression: run only the shortcuts whose name matches")
     options = parser.parse_args()
     translators = {kind: load(options.run_dir, compute_type=kind) for kind in (None, *weights.COMPUTE_TYPES)}
     data = PreparedSet.open(options.data_dir)
@@ -107,7 +108,7 @@ def main() -> None:
 def _decodes(
     translator: Translator, options: argparse.Namespace
 ) -> Iterator[tuple[str, DecodeConfig, dict[str, dict]]]:
-    """Each system's name, plain decode and variants."""
+    """Yields the name, the plain decode and the shortcuts of each system."""
     if isinstance(translator.model, AutoregressiveModel):
         yield "greedy", Autoregressive(), {"plain": {}, **TYPES}
         yield "beam 5", BeamSearch(beam_size=5), {"plain": {}, **TYPES}

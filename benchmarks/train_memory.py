@@ -1,8 +1,8 @@
-"""Whether training needs ever more memory: `python benchmarks/train_memory.py --output FILE.json --data_dir DIR`.
+"""Growth of memory during training: `python benchmarks/train_memory.py --output FILE.json --data_dir DIR`.
 
-Trains a tiny PaDIR model for so many updates, with batches of several padded lengths, evaluation and checkpoints on the
-way, and reads from the run's own metrics how much memory the process had. Prints its growth, fitted as a line through
-all but the first quarter, and writes JSON. A missing data set is prepared from the embedded language pair.
+Trains a tiny PaDIR model for `--steps` updates, with batches of several padded lengths, with evaluation and with
+checkpoints. Reads the memory of the process from the metrics of the run, and fits a line to all but its first quarter.
+Prints the slope of that line and writes JSON. A missing data set is prepared from the embedded language pair.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _MEMORY = "train/host_memory_mb"
 
 
 def main() -> None:
-    """Trains, prints, writes."""
+    """Trains, prints the growth and writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="JSON file to write")
-    parser.add_argument("--data_dir", required=True, help="a prepared set of at most 32 tokens; made if it is missing")
+    parser.add_argument("--data_dir", required=True, help="prepared set with at most 32 tokens; made if missing")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--buckets", type=int, nargs="+", default=[12, 20, 32])
-    parser.add_argument("--every", type=int, default=20, help="updates between two looks at the memory")
+    parser.add_argument("--every", type=int, default=20, help="updates between two readings of the memory")
     options = parser.parse_args()
     host_memory.keep_freed_before_jax()  # As `padir train` does.
     facts = run_facts()
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def train_tiny(data_dir: str, steps: int, every: int, buckets: Sequence[int]) -> list[dict[str, Any]]:
-    """Trains in a folder of its own that is deleted; returns the lines of the run's metrics."""
+    """Trains in a temporary run directory; returns the lines of the run's metrics."""
     network = NetworkConfig(
         embed_dim=64, num_heads=2, head_dim=32, mlp_dim=128, num_encoder_layers=1, num_decoder_layers=1
     )
@@ -76,7 +76,11 @@ def train_tiny(data_dir: str, steps: int, every: int, buckets: Sequence[int]) ->
 
 
 def growth(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How the memory in a run's metrics grows after the first quarter of it, which compiles and warms up."""
+    """Growth of memory according to the metrics of a run, without its first quarter, which compiles and warms up.
+
+    Returns:
+      'mb_at_first', 'mb_at_last' and 'mb_at_most' in MB, and 'mb_per_1000_steps', the slope of the fitted line.
+    """
     steps = np.array([line["step"] for line in lines])
     memory = np.array([line[_MEMORY] for line in lines])[steps > steps[-1] / 4]
     steps = steps[steps > steps[-1] / 4]

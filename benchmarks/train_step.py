@@ -1,11 +1,13 @@
-"""How long an update takes at paper size: `python benchmarks/train_step.py --output FILE.json`.
+"""Time of a training update at the paper's size: `python benchmarks/train_step.py --output FILE.json`.
 
-The autoregressive model and PaDIR with one and two stages, untrained, one after the other, for in a run there is only
-one: on the same batch of random tokens without padding. An update is all of it: noise, forward, backward, Adafactor,
-in float32 with dropout, from the batch on the host to the new state and the metrics on the host. In a random order with
-each timed update, which follows one that is not timed, plain matrix products take turns, forward and backward as a
-dense layer has them; the fastest is the machine's rate, which the model's own is held against. Prints a table and
-writes JSON.
+Measures the autoregressive model and PaDIR with one and two stages, untrained, on one batch of random tokens without
+padding. The models are measured one after another, because a training run holds only one model. An update includes
+noise, forward pass, backward pass and Adafactor, in float32 with dropout. It is timed from the batch on the host to the
+new state and the metrics on the host.
+
+Timed updates take turns, in a random order, with plain matrix products: the forward and backward products of a dense
+layer. The rate of the fastest product is the machine's rate, with which the rate of the model is compared. An update
+that is not timed precedes each timed one. Prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ from padir.training.optimizers import OptimizerConfig
 from padir.training.step import make_train_step
 from padir.types import EOS_ID, UNK_ID, TokenIds
 
-# T5X with the same shapes, on 2 such cores, as others measured it: embeddings by one-hot products, and for PaDIR the
-# encoder run anew in each stage. ms an update.
+# Milliseconds per update of T5X with the same shapes on 2 cores of the same kind, measured outside this repository.
+# T5X looks up embeddings by one-hot products, and its PaDIR runs the encoder again in each stage.
 T5X_MS = {"AR": 1586.0, "PaDIR, 2 stages": 3311.0}
 _NUM_STEPS = 100_000
 
 
 class Updates:
-    """A model in training: a call is one update.
+    """A model in training. Each call performs one update.
 
     Attributes:
-      model: what is trained.
-      compile_seconds: what XLA took.
-      xla_flops: operations of the compiled update by XLA's own count, element-wise ones included.
+      model: the model.
+      compile_seconds: time that XLA took to compile the update.
+      xla_flops: operations of the compiled update as counted by XLA, including element-wise ones.
     """
 
     def __init__(self, model: Model, batch: dict[str, np.ndarray]):
@@ -63,14 +65,14 @@ class Updates:
         self.xla_flops = self._step.cost_analysis()["flops"]
 
     def __call__(self, _: Any = None) -> dict[str, float]:
-        """Does an update; returns its metrics, when the new state is there, too."""
+        """Performs an update; returns its metrics after the new state has been computed."""
         self._state, metrics = self._step(self._state, sharding.place_batch(self._batch, self._mesh))
         jax.block_until_ready(self._state)
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
 
 def main() -> None:
-    """Compiles, measures, prints, writes."""
+    """Compiles the updates, measures them, prints a table and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="JSON file to write")
     sizes = {"batch": 16, "source": 32, "target": 32, "repeats": 30, "embed_dim": 512, "layers": 6, "pieces": 32_000}
@@ -86,7 +88,7 @@ def main() -> None:
 def measure(
     *, batch: int, source: int, target: int, repeats: int, embed_dim: int, layers: int, pieces: int
 ) -> dict[str, Any]:
-    """Times updates and plain products in turns; returns what is written."""
+    """Times updates and plain products in turns; returns the result to be written."""
     facts = run_facts()
     features = random_batch(batch, source, target, pieces)
     built = models(embed_dim, layers, pieces, source, target)
@@ -104,7 +106,7 @@ def timed(
     repeats: int,
     shape: dict[str, int],
 ) -> dict[str, Any]:
-    """Times a model's updates, and plain products in turns with them: what is written of it."""
+    """Times the updates of one model in turns with plain products; returns its part of the result."""
     updates = Updates(model, features)
     runs: dict[str, Callable[[Any], Any]] = {name: updates, **{name: run for name, (run, _) in products.items()}}
     timings = take_turns(runs, [None], repeats=repeats, untimed=1)
@@ -114,7 +116,7 @@ def timed(
 
 
 def models(embed_dim: int, layers: int, pieces: int, source: int, target: int) -> dict[str, Model]:
-    """What is measured, by name; the defaults of the options are `gin/models/paper_base*.gin`."""
+    """The measured models by name; the default options give the sizes of `gin/models/paper_base*.gin`."""
     sizes = {
         "embed_dim": embed_dim,
         "num_heads": max(embed_dim // 64, 1),
@@ -133,7 +135,7 @@ def models(embed_dim: int, layers: int, pieces: int, source: int, target: int) -
 
 
 def random_batch(batch: int, source: int, target: int, pieces: int) -> dict[str, np.ndarray]:
-    """Random tokens, each row full and ending in EOS."""
+    """Random tokens, int32 [batch, source] and [batch, target]; each row is full and ends with EOS."""
     generator = np.random.default_rng(0)
 
     def rows(length: int) -> np.ndarray:
@@ -145,10 +147,14 @@ def random_batch(batch: int, source: int, target: int, pieces: int) -> dict[str,
 
 
 def plain_products(rows: int, network: NetworkConfig) -> dict[str, tuple[Callable[[Any], Any], int]]:
-    """By name, a float32 product and its operations: of a feed-forward layer and of the logits, in all directions.
+    """The float32 products of a feed-forward layer and of the logits, forward and backward.
 
-    Activations [rows, in] times a weight [out, in], which gives activations forward; their gradient [rows, out] times
-    the weight, or times the activations, which gives the gradient of either.
+    Forward, activations [rows, in] are multiplied with a weight [out, in]. Backward, the gradient of the output
+    [rows, out] is multiplied with the weight for the gradient of the activations, and with the activations for the
+    gradient of the weight.
+
+    Returns:
+      By name, a function that computes the product and its number of operations.
     """
     draw = np.random.default_rng(0).standard_normal
 
@@ -174,7 +180,7 @@ def plain_products(rows: int, network: NetworkConfig) -> dict[str, tuple[Callabl
 
 
 def describe(updates: Updates, timing: Timing, machine: float, shape: dict[str, int]) -> dict[str, Any]:
-    """One line of the table: time, tokens a second, operations, and the fraction of the machine's rate [GFLOP/s]."""
+    """The figures of one model: time, tokens per second, operations, and their rate over the machine's [GFLOP/s]."""
     flop = updates.model.training_flops(**shape)
     rate = flop / _seconds(timing) / 1e9
     return {
@@ -196,14 +202,14 @@ def _against_t5x(name: str, timing: Timing) -> dict[str, float]:
 
 
 def _seconds(timing: Timing) -> float:
-    """The median."""
+    """The median, in seconds."""
     return float(np.median(timing.samples)) / 1e3
 
 
 def table(result: dict[str, Any]) -> str:
-    """A result as Markdown."""
+    """Formats a result as a Markdown table."""
     lines = [
-        "| model | compile s | n | median ms | 95% | p99 | tokens/s | GFLOP | GFLOP/s | plain | of it | T5X / it |",
+        "| model | compile s | n | median ms | 95% | p99 | tokens/s | GFLOP | GFLOP/s | machine | share | T5X / it |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in result["systems"].items():

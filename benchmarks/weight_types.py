@@ -1,9 +1,13 @@
-"""Whether weights of fewer bits gain anything on this device: `python benchmarks/weight_types.py`.
+"""Time of products with weights of fewer bits: `python benchmarks/weight_types.py`.
 
-A product of a few rows of activations with one weight of paper size, feed-forward or logits, as XLA compiles it: in
-float32; by `weights.Bfloat16` and `weights.Int8`, which round both factors; with the weight alone in int8, widened
-where it is read. What rounding costs in quality is not looked at. The programs take turns in a random order in one
-process; prints medians in microseconds.
+Multiplies a few rows of activations with one weight of the paper's size (feed-forward or logits), as XLA compiles it:
+
+  float32;
+  `weights.Bfloat16` and `weights.Int8`, which round both factors;
+  "int8 weight", which stores only the weight in int8 and converts it to float32 when it is read.
+
+The programs take turns in a random order in one process. Prints medians in microseconds. The effect of rounding on
+quality is not measured here; `benchmarks/shortcuts.py` does that.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ ROWS = (1, 8, 32, 160)
 
 
 def main() -> None:
-    """Compiles, measures, prints."""
+    """Compiles the programs, measures them and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
@@ -57,7 +61,7 @@ def main() -> None:
 
 
 def _programs(shape: tuple[int, int], rows: int) -> dict[str, Callable[[], Array]]:
-    """By kind, a compiled and warmed-up product of activations [rows, in] with a weight [out, in], in float32."""
+    """Returns, by kind, a compiled and warmed-up product of float32 activations [rows, in] and weight [out, in]."""
     weight = jax.random.normal(jax.random.key(0), shape)
     x = jax.random.normal(jax.random.key(1), (rows, shape[1]))
     scale = jnp.abs(weight).max(axis=1) / 127.0

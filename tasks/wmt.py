@@ -1,7 +1,7 @@
 """Tasks over the paper's data sets (section 4.2.3), in both directions: WMT14 de-en, WMT16 ro-en and WMT17 zh-en.
 
-Splits, text and order are those of tensorflow_datasets. Apart from SentencePiece, only surrounding white space is
-removed from the text. Pairs with an empty side are left out and counted.
+Splits, text and order are those of tensorflow_datasets. Surrounding white space is removed, and SentencePiece does the
+rest. Pairs with an empty side are left out and counted.
 
     dataset            builder                 train (paper)   validation     test
     'wmt14_de_en'      wmt14_translate/de-en   4.5M            newstest2013   newstest2014

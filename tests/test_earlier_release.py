@@ -34,9 +34,7 @@ def expected(earlier):
 @pytest.mark.parametrize("name", ["ar", "padir", "ar_exported", "padir_exported"])
 def test_runs_and_exports_translate_as_they_did(earlier, expected, name):
     found = padir.load(earlier / name).translate(expected["texts"])
-    for translation, (text, score) in zip(
-        found, expected["translations"][name.removesuffix("_exported")], strict=True
-    ):
+    for translation, (text, score) in zip(found, expected["translations"][name.removesuffix("_exported")], strict=True):
         assert translation.text == text
         assert translation.score == pytest.approx(score, rel=1e-4)
 

@@ -60,32 +60,3 @@ def batch(count=4, source_length=7, target_length=6):
 
 def value_and_grad(model, train=False):
     return jax.jit(jax.value_and_grad(partial(model.loss_and_metrics, train=train), has_aux=True))
-
-
-def assert_close(found, expected, tolerance, name=""):
-    """That arrays agree up to `tolerance` times the largest magnitude expected, as float32 sums of such terms do."""
-    expected = np.asarray(expected)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max(), err_msg=name)
-
-
-def assert_same(found, expected, rounding=1e-4):
-    """That two decodes give the same `Hypotheses` up to rounding.
-
-    Hypotheses of one source whose scores differ by less than `rounding` have no order: another CPU, or the same sums in
-    a batch of another size, may put either first. They must be the same ones in any order.
-    """
-    np.testing.assert_allclose(found.scores, expected.scores, atol=rounding)
-    for row, scores in enumerate(np.asarray(expected.scores)):
-        breaks = np.flatnonzero(np.abs(np.diff(scores)) > rounding) + 1
-        for tied in np.split(np.arange(len(scores)), breaks):
-            ours, theirs = (sorted(_hypothesis(decoded, row, rank) for rank in tied) for decoded in (found, expected))
-            assert ours == theirs, f"source {row}, hypotheses {tied}"
-
-
-def _hypothesis(decoded, row, rank):
-    """Length, steps and tokens of one hypothesis."""
-    return (
-        int(decoded.predicted_lengths[row, rank]),
-        int(decoded.steps_run[row, rank]),
-        np.asarray(decoded.tokens[row, rank]).tolist(),
-    )

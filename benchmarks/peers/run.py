@@ -1,12 +1,11 @@
-"""Latency of other engines' T5 at paper size: `python benchmarks/peers/run.py --output peers_cpu.json`.
+"""Latency of T5 in other engines at the paper's size: `python benchmarks/peers/run.py --output peers_cpu.json`.
 
-Hugging Face Transformers and CTranslate2 (float32 and int8), greedy and beam 5, on one T5 with random weights of the
-size of `gin/models/paper_base_ar.gin`; 32 source tokens to exactly 32 target tokens, batch 1, ids to ids. They take
-turns in a random order in this process, which needs an environment of its own:
+Measures Hugging Face Transformers and CTranslate2 (float32 and int8) with greedy and beam search on one T5 with random
+weights and the size of `gin/models/paper_base_ar.gin`. A request has batch size 1 and 32 source ids, and its answer is
+exactly 32 target ids: as in `gin/bench/fixed_32.gin`, no engine may stop early. The engines take turns in a random
+order in one process. They need an environment of their own:
 
   python -m venv peers && peers/bin/pip install -r benchmarks/peers/requirements.txt
-
-Weights are random: none of them may end early, and all write 32 tokens, as `gin/bench/fixed_32.gin` has ours do.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ CONFIG = {
 
 
 def main() -> None:
-    """Builds the model, converts it, measures, prints, writes."""
+    """Builds and converts the model, measures the engines, prints the figures and writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--length", type=int, default=32, help="of source and target")
+    parser.add_argument("--length", type=int, default=32, help="tokens of source and target")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     before = os.getloadavg()
@@ -102,7 +101,7 @@ def main() -> None:
 
 
 def _systems(folder: Path, length: int, threads: int) -> dict:
-    """By name, a function that answers one request and checks that it wrote `length` tokens."""
+    """Returns, by name, a function that answers one request and checks that the answer has `length` tokens."""
     torch.manual_seed(0)
     random.seed(0)
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**CONFIG)).eval()
@@ -117,7 +116,7 @@ def _systems(folder: Path, length: int, threads: int) -> dict:
         def answer() -> None:
             with torch.inference_mode():
                 found = model.generate(source, **options)
-            # The start token comes before what is written.
+            # The output begins with the start token.
             assert found.shape == (1, length + 1), found.shape
 
         return answer
@@ -151,7 +150,7 @@ def _piece(token: int) -> str:
 
 
 def _tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """One made-up piece for every id: converters want a vocabulary."""
+    """A tokenizer with one made-up piece per id, because converters need a vocabulary."""
     vocabulary = [(_piece(token), -float(token)) for token in range(VOCAB)]
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.Unigram(vocabulary, unk_id=2)),

@@ -1,4 +1,4 @@
-"""Reading and writing files: lines of text, shards of lines, checksums, atomic writes.
+"""Files: lines of text, shards of lines, checksums, and atomic writes.
 
-A file appears under its name only when it is whole.
+An output file gets its final name only when it is complete.
 """

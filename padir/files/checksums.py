@@ -1,4 +1,4 @@
-"""SHA-256 of files, and of those of a folder, kept beside them as `sha256sum` writes it."""
+"""SHA-256 checksums of the files in a folder, stored in the format of `sha256sum`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# `sha256sum -c SHA256SUMS` in the folder reads it, too.
+# `sha256sum -c SHA256SUMS` in the folder checks the files, too.
 FILE = "SHA256SUMS"
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -22,17 +22,17 @@ def file_hash(path: str | os.PathLike) -> str:
 
 
 def write_checksums(folder: Path, parts: Iterable[str]) -> None:
-    """Writes `<folder>/SHA256SUMS`: a line for every file of those `parts`, folders in it, that are there."""
+    """Writes `<folder>/SHA256SUMS`, with one line for every file in the subfolders `parts`."""
     hashes = _hashes(folder, [name for part in parts for name in _files(folder, part)])
     with (folder / FILE).open("w", encoding="utf-8") as file:
         file.writelines(f"{digest}  {name}\n" for name, digest in hashes.items())
         file.flush()
-        # A machine that stops must not leave half of it in a folder that counts as whole.
+        # Without fsync, a crash of the machine could leave a truncated file in a folder that counts as complete.
         os.fsync(file.fileno())
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """What `write_checksums` wrote, hashes by name of file; None if there is no SHA256SUMS.
+    """Returns the hashes that `write_checksums` wrote, by file name; None if there is no SHA256SUMS.
 
     Raises:
       ValueError: SHA256SUMS is damaged.
@@ -47,29 +47,34 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
 
 
 def check_files(folder: Path, parts: Iterable[str], hashes: Mapping[str, str]) -> None:
-    """Checks that the files of `parts` are those that `hashes` were taken of.
+    """Checks the files in some subfolders against their hashes.
+
+    Args:
+      folder: the folder.
+      parts: the names of the subfolders to check.
+      hashes: the expected hashes by file name, as returned by `read_checksums`.
 
     Raises:
-      ValueError: one has changed, is gone or is new, or there are none; says which.
-      OSError: one cannot be read.
+      ValueError: a file has changed, is missing or is not listed; the message names it.
+      OSError: a file cannot be read.
     """
     for part in parts:
         listed, there = {name for name in hashes if name.startswith(f"{part}/")}, set(_files(folder, part))
         if missing := sorted(listed - there):
-            raise ValueError(f"{missing[0]} is gone")
+            raise ValueError(f"{missing[0]} is missing")
         if not listed or there - listed:
-            raise ValueError(f"{FILE} lacks files of {part}")
+            raise ValueError(f"{FILE} does not list all files of {part}")
         for name, digest in _hashes(folder, sorted(there)).items():
             if digest != hashes[name]:
                 raise ValueError(f"{name} has changed since it was saved")
 
 
 def _files(folder: Path, part: str) -> list[str]:
-    """Names in `folder` of all files in one of its folders, however deep."""
+    """Returns the names, relative to `folder`, of all files in the subfolder `part` and below."""
     return sorted(str(path.relative_to(folder)) for path in (folder / part).rglob("*") if path.is_file())
 
 
 def _hashes(folder: Path, names: list[str]) -> dict[str, str]:
-    # Other threads go on while one hashes.
+    # hashlib releases the GIL, so the files are hashed in parallel.
     with ThreadPoolExecutor() as pool:
         return dict(zip(names, pool.map(lambda name: file_hash(folder / name), names), strict=True))

@@ -1,4 +1,4 @@
-"""Lines of text in and out, for jobs over files and pipes of any size."""
+"""Reading and writing lines of text, from files and pipes of any size."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from padir.errors import PadirError
+from padir.errors import PadirError, kind_of
 
-# An interactive user sees an answer so long after the last line typed; a program that writes faster than a line
-# in this time has its lines translated in full batches.
+# If standard input delivers nothing for this long, the lines read so far are processed. Programs that write lines
+# faster than this get full batches.
 PAUSE_SECONDS = 0.05
 
-# What is longer is no sentence, and would be held in memory: 1 MiB of it is kept, to be rejected.
+# Longer lines are not sentences. Only this much of such a line is kept in memory, and it is rejected.
 MAX_LINE_BYTES = 1 << 20
 
-# What a file is called until it is whole.
+# The suffix of an output file until it is complete.
 _PARTIAL = ".partial"
 
 _READ_BYTES = 1 << 16
-# A group of lines ends early when it has so many bytes.
+# A group of lines ends early when it has this many bytes.
 _CHUNK_BYTES = 1 << 24
 
 
@@ -38,10 +38,9 @@ class Line:
     """One line of an input.
 
     Attributes:
-      file: its name as given; '-' is standard input.
-      number: counted from 1 in each file.
-      raw: bytes without the line end, and without a byte order mark; of a line of more than `MAX_LINE_BYTES` the
-        first so many and one more.
+      file: the name of the file as given; '-' is standard input.
+      number: the line number, counted from 1 in each file.
+      raw: the bytes of the line without line end and byte order mark. A longer line is cut to `MAX_LINE_BYTES` + 1.
     """
 
     file: str
@@ -50,14 +49,17 @@ class Line:
 
 
 def check_inputs(inputs: Sequence[str]) -> None:
-    """Raises PadirError unless every input is '-' or something that can be opened as a file."""
+    """Raises PadirError unless every input is '-' or exists and is not a folder."""
     for name in inputs:
         if name != "-" and (not Path(name).exists() or Path(name).is_dir()):
             raise PadirError(f"{name}: no such input file")
 
 
 def chunked(lines: Iterable[Line | None], size: int) -> Iterator[list[Line]]:
-    """Groups lines by `size`, fewer where they are long; a group ends where there is None."""
+    """Groups lines into lists of `size`.
+
+    A group is shorter if its lines are very long, or if None follows, which marks a pause of the input.
+    """
     chunk: list[Line] = []
     held = 0
     for line in lines:
@@ -72,7 +74,11 @@ def chunked(lines: Iterable[Line | None], size: int) -> Iterator[list[Line]]:
 
 
 def count_lines(inputs: Sequence[str]) -> int | None:
-    """How many lines there are, for a progress bar; None if an input can be read only once, or not to its end."""
+    """Counts the lines of all inputs for a progress bar.
+
+    Returns:
+      The number of lines; None if an input is a pipe, or cannot be read to its end.
+    """
     count = 0
     for name in inputs:
         if not Path(name).is_file():
@@ -89,7 +95,7 @@ def count_lines(inputs: Sequence[str]) -> int | None:
 
 
 def is_compressed(name: str) -> bool:
-    """Whether a file of this name, or one that is to have it, is read and written through gzip."""
+    """Whether a file of this name is compressed with gzip; it may end in '.partial'."""
     return name.removesuffix(_PARTIAL).endswith(".gz")
 
 
@@ -98,10 +104,10 @@ def _open(name: str) -> IO[bytes]:
 
 
 def lines_of_all(inputs: Sequence[str]) -> Iterator[Line | None]:
-    """Every line of every input, in order; None where standard input pauses.
+    """Yields the lines of all inputs in order, and None whenever standard input pauses.
 
     Raises:
-      PadirError: an input cannot be read to its end; names it and the last line that could be.
+      PadirError: an input cannot be read to its end; the message names it and the last line that was read.
     """
     for name in inputs:
         yield from _standard_input() if name == "-" else lines_of(name)
@@ -121,19 +127,24 @@ def _standard_input() -> Iterator[Line | None]:
 
 
 def lines_of(name: str, begin: int = 0, end: int | None = None, first: int = 1) -> Iterator[Line]:
-    """Lines of a file that begin at its bytes `begin` to `end` (exclusive; None: to its end), numbered from `first`.
+    """Yields the lines of a file that begin in a range of its bytes.
 
-    A compressed file cannot be entered in its middle: `begin` must be 0 there, and bytes are uncompressed ones.
+    Args:
+      name: the file.
+      begin: the start of the range. It must be 0 for a compressed file, which can only be read from its start.
+      end: the end of the range, exclusive; None reads to the end of the file. For a compressed file it counts
+        uncompressed bytes.
+      first: the number of the first of these lines.
 
     Raises:
-      PadirError: it cannot be read so far; names the last line that could be.
+      PadirError: the file cannot be read; the message gives the last line that was read.
     """
     number = first - 1
     try:
         with _open(name) as stream:
             position = begin
             if begin:
-                # The line to which the byte before belongs began earlier.
+                # Skips the line that contains the byte before `begin`, because it began earlier.
                 stream.seek(begin - 1)
                 position += _next_line(stream)[1] - 1
             while end is None or position < end:
@@ -148,7 +159,7 @@ def lines_of(name: str, begin: int = 0, end: int | None = None, first: int = 1) 
 
 
 def _next_line(stream: IO[bytes]) -> tuple[bytes, int]:
-    """The next line, cut after MAX_LINE_BYTES + 1 bytes, and the bytes it has in the file; (b"", 0) at the end."""
+    """Returns the next line, cut after MAX_LINE_BYTES + 1 bytes, and its full size; (b"", 0) at the end."""
     line = last = stream.readline(MAX_LINE_BYTES + 1)
     size = len(line)
     while size > MAX_LINE_BYTES and last and not last.endswith(b"\n"):
@@ -165,12 +176,12 @@ def _line(name: str, number: int, line: bytes) -> Line:
 
 
 def _arriving(descriptor: int) -> Iterator[bytes | None]:
-    """Lines of a pipe, terminal or file as they arrive; None when a pause begins."""
+    """Yields the lines of a pipe, terminal or file as they arrive, and None whenever a pause begins."""
     pending = b""
     while True:
         if not select.select([descriptor], [], [], PAUSE_SECONDS)[0]:
             yield None
-        # Waits for as long as the pause lasts.
+        # Blocks until the pause ends.
         block = os.read(descriptor, _READ_BYTES)
         if not block:
             break
@@ -182,10 +193,17 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
 
 @contextlib.contextmanager
 def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) -> Iterator[IO[str]]:
-    """Standard output, or a file that takes its name only when it is whole and on disk; UTF-8 whatever the locale.
+    """Opens an output for writing in UTF-8: standard output for '-', or a file.
 
-    Where the work ends early, by an error or a kill, what was written stays in `<path>.partial`. `whole` is called with
-    that file when nothing is missing in it, just before it takes its name. A name that ends in .gz is compressed.
+    A file is written as `<path>.partial` and renamed to `path` when it is complete and on disk. If the work fails or
+    is killed, `<path>.partial` remains. A file whose name ends in .gz is compressed.
+
+    Args:
+      path: the file, or '-'.
+      whole: called with the complete partial file just before it is renamed; it may raise to prevent that.
+
+    Raises:
+      PadirError: the file cannot be created.
     """
     if path == "-":
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -200,9 +218,9 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
         whole(partial)
     except BaseException:
         if partial.exists() and partial.stat().st_size:
-            print(f"{path}: not finished; what is done so far is kept in {partial}", file=sys.stderr)
-        else:
-            partial.unlink(missing_ok=True)
+            print(f"{path}: not finished; the lines written so far are kept in {partial}", file=sys.stderr)
+        elif partial.exists():
+            partial.unlink()
         raise
     os.replace(partial, path)
     _sync(partial.parent)
@@ -211,20 +229,32 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
 @contextlib.contextmanager
 def _text_file(path: Path, *, compressed: bool) -> Iterator[IO[str]]:
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(path.open("wb"))
+        file = stack.enter_context(_created(path))
         if compressed:
-            # Neither name nor time in its header: the same lines give the same bytes.
+            # The header holds neither name nor time, so that the same lines give the same bytes.
             file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
         yield stack.enter_context(io.TextIOWrapper(file, encoding="utf-8"))
 
 
+def _created(path: Path) -> IO[bytes]:
+    """Opens a new file for writing; raises PadirError if that is not possible."""
+    try:
+        return path.open("wb")
+    except OSError as error:
+        kind = kind_of(error) or PadirError
+        raise kind(
+            f"{path}: this file cannot be created ({error.strerror}); choose an output in an existing folder that you "
+            "can write to"
+        ) from error
+
+
 def _sync(path: Path) -> None:
-    """Puts a file, or the names in a folder, on disk."""
+    """Flushes a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        # Folders of some network file systems have nothing to write.
+        # Some network file systems do not support fsync on folders.
         if not path.is_dir():
             raise
     finally:
@@ -232,13 +262,14 @@ def _sync(path: Path) -> None:
 
 
 class Rejects:
-    """A file of lines that could not be used, as JSON with the reason; made at the first of them.
+    """Writes rejected lines to a file, as JSON with the reason. The file is created with the first of them.
 
     Attributes:
-      count: how many there are.
+      count: the number of rejected lines.
     """
 
     def __init__(self, path: str):
+        """`path` is the file to write; use the object as a context manager, which closes it."""
         self.count = 0
         self._path = Path(path)
         self._stream: IO[str] | None = None
@@ -247,9 +278,13 @@ class Rejects:
         return self
 
     def write(self, line: Line, reason: str) -> None:
-        """Adds one line."""
+        """Writes one rejected line with the reason.
+
+        Raises:
+          PadirError: the file cannot be created.
+        """
         if self._stream is None:
-            self._stream = self._path.open("w", encoding="utf-8")
+            self._stream = io.TextIOWrapper(_created(self._path), encoding="utf-8")
         text = line.raw.decode("utf-8", errors="backslashreplace")
         record = {"file": line.file, "line": line.number, "reason": reason, "text": text}
         self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""Dividing input files into shards by their bytes, whatever their size."""
+"""Division of input files into shards of equal size in bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class Part:
     """The lines of one input file that begin in a range of its bytes.
 
     Attributes:
-      file: its name as given.
-      begin, end: the range, `end` exclusive; of a compressed file 0 and its size, for all of it.
-      first: number of the first of these lines, counted from 1 in each file.
-      lines: how many there are; None where they have not been counted, as in a compressed file.
+      file: the name of the file as given.
+      begin: the start of the range; 0 for a compressed file.
+      end: the end of the range, exclusive; the compressed size for a compressed file.
+      first: the number of the first line, counted from 1 in each file.
+      lines: the number of lines; None if they have not been counted, as in a compressed file.
     """
 
     file: str
@@ -35,18 +36,18 @@ class Part:
 def split_inputs(inputs: Sequence[str], shards: int) -> list[list[Part]]:
     """Divides the bytes of all inputs, in their order, into `shards` ranges of the same size.
 
-    A line belongs to the shard in which it begins. So does a compressed file, which cannot be entered in its middle:
-    the shard in which its first byte lies has all its lines.
+    A line belongs to the shard in which it begins. A compressed file can only be read from its start, so all its lines
+    belong to the shard in which the file begins.
 
     Args:
-      inputs: names of regular files.
-      shards: how many ranges; there may be empty ones.
+      inputs: the names of regular files.
+      shards: the number of shards; some may be empty.
 
     Returns:
-      The parts of each shard, lines not counted yet.
+      The parts of each shard, with lines not counted yet.
 
     Raises:
-      PadirError: an input is no regular file.
+      PadirError: an input is not a regular file.
     """
     sizes = [_size(name) for name in inputs]
     total = sum(sizes)
@@ -57,7 +58,7 @@ def split_inputs(inputs: Sequence[str], shards: int) -> list[list[Part]]:
         stop = start + size
         position = start
         while position < stop:
-            # The first shard that ends beyond it: empty ones are passed over.
+            # Finds the first shard that ends beyond this position; empty shards are skipped.
             while bounds[shard + 1] <= position:
                 shard += 1
             until = stop if is_compressed(name) else min(stop, bounds[shard + 1])
@@ -70,17 +71,23 @@ def split_inputs(inputs: Sequence[str], shards: int) -> list[list[Part]]:
 def _size(name: str) -> int:
     status = os.stat(name)
     if not stat.S_ISREG(status.st_mode):
-        raise PadirError(f"{name}: is not a regular file, which is needed to divide it into shards")
+        raise PadirError(f"{name}: is not a regular file; only regular files can be divided into shards")
     return status.st_size
 
 
 def number_lines(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
-    """Counts the lines of every part of a plain file, so that each knows the number of its first line.
+    """Counts the lines of the parts of plain files, and numbers the first line of each part.
 
-    Every plain file is read once, in order and without looking at its lines, in constant memory.
+    Every plain file is read once, in constant memory.
+
+    Args:
+      shards: the parts of each shard, as returned by `split_inputs`.
+
+    Returns:
+      The same parts with `first` and `lines` set. Parts of compressed files do not change.
 
     Raises:
-      PadirError: a file has become shorter.
+      PadirError: a file became shorter.
     """
     numbered = []
     carry, first = True, 1
@@ -99,14 +106,17 @@ def number_lines(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
 
 
 def _count_beginnings(part: Part, carry: bool) -> tuple[int, bool]:
-    """How many lines begin in a part, and whether one begins at its end; `carry`: whether one does at its beginning."""
+    """Returns how many lines begin in a part, and whether a line begins right after it.
+
+    `carry` says whether a line begins at the start of the part.
+    """
     count, left = 0, part.end - part.begin
     with open(part.file, "rb", buffering=0) as stream:
         stream.seek(part.begin)
         while left:
             block = stream.read(min(left, _READ_BYTES))
             if not block:
-                raise PadirError(f"{part.file}: has become shorter than {part.end} bytes while it was read")
+                raise PadirError(f"{part.file}: became shorter than {part.end} bytes while it was read")
             ends = block.endswith(b"\n")
             count += carry + block.count(b"\n") - ends
             carry, left = ends, left - len(block)
@@ -114,10 +124,10 @@ def _count_beginnings(part: Part, carry: bool) -> tuple[int, bool]:
 
 
 def lines_of_parts(parts: Sequence[Part]) -> Iterator[Line]:
-    """The lines of a shard, numbered as in their files.
+    """Yields the lines of a shard, numbered as in their files.
 
     Raises:
-      PadirError: a file cannot be read, or has not the lines that were counted in it.
+      PadirError: a file cannot be read, or its number of lines has changed since they were counted.
     """
     for part in parts:
         found = 0
@@ -126,6 +136,6 @@ def lines_of_parts(parts: Sequence[Part]) -> Iterator[Line]:
             yield line
         if part.lines not in (None, found):
             raise PadirError(
-                f"{part.file}: {found} lines begin at bytes {part.begin} to {part.end}, of which {part.lines} were "
-                "counted: it has changed since; translate it into another folder"
+                f"{part.file}: has changed: {found} lines begin at bytes {part.begin} to {part.end}, but {part.lines} "
+                "were counted at the start of the job; translate it into another folder"
             )

@@ -1,4 +1,4 @@
-"""Devices, processes and memory: meshes, several hosts, preemption, child processes.
+"""Devices, processes and memory: device meshes, multi-host jobs, preemption, child processes.
 
-Knows nothing of text, models or training.
+Nothing here depends on text, models or training.
 """

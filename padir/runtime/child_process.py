@@ -1,6 +1,6 @@
-"""Calls a module in a process of its own: for libraries that must stay out of this one.
+"""Calls to a module in a child process, for libraries that must not be loaded into this process.
 
-Request and answer are JSON, over the child's standard input and output.
+The request and the answer are JSON, sent over the child's standard input and output.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ _INTERRUPTED = 130
 
 
 def call_in_process(module: str, request: Mapping[str, Any], *, doing: str, subject: str) -> Any:
-    """Runs `python -m module`, which must call `serve`, and returns what that answers.
+    """Runs `python -m module`, which must call `serve`, and returns its answer.
 
     Args:
-      module: dotted name.
-      request: JSON values for the child.
-      doing: what the child does, for messages: 'preparing runs/data'.
-      subject: what an error of the operating system without a file name is about: 'runs/data'.
+      module: the dotted name of the module.
+      request: the keyword arguments of the child's handler, as JSON values.
+      doing: what the child does, for messages, e.g. 'preparing runs/data'.
+      subject: the name to give in the message of an operating-system error that has no file name, e.g. 'runs/data'.
+
+    Returns:
+      The result of the child's handler, a JSON value.
 
     Raises:
-      PadirError: what the child found wrong, or that it was ended by a signal.
-      RuntimeError: a defect; the child's traceback is on standard error.
+      PadirError: the child raised a PadirError or OSError, or was ended by a signal.
+      RuntimeError: the child failed in another way; its traceback is on standard error.
     """
-    # The child finds its modules where this process does, whatever the working directory.
+    # The child imports from the same places as this process, whatever the working directory.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     child = subprocess.run(
         [sys.executable, "-m", module],
@@ -54,9 +57,9 @@ def call_in_process(module: str, request: Mapping[str, Any], *, doing: str, subj
 
 
 def serve(handle: Callable[..., Any]) -> int:
-    """The child's side: answers one request with `handle(**request)`; returns the exit status."""
+    """Runs in the child: answers one request with the result of `handle(**request)`, and returns the exit status."""
     message = json.load(sys.stdin)
-    # What libraries print goes to standard error; the standard output the parent reads carries the answer alone.
+    # Output of libraries is redirected to standard error, so that the parent reads only the answer.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         try:

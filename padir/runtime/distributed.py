@@ -1,4 +1,4 @@
-"""Joining the processes of one job, and what only the first of them does."""
+"""Multi-process jobs: joining the processes, barriers, and work that only the first process does."""
 
 from __future__ import annotations
 
@@ -21,38 +21,37 @@ COORDINATOR = "PADIR_COORDINATOR"
 NUM_PROCESSES = "PADIR_NUM_PROCESSES"
 PROCESS_ID = "PADIR_PROCESS_ID"
 
-# What `srun` tells a task, and JAX reads.
+# The variables that `srun` sets for a task, and that JAX reads.
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 
-# How long a process that ends waits for the others to end: one that fails leaves them in the middle of something.
+# How long an ending process waits for the others, which may still be at work if this one has failed.
 _SHUTDOWN_SECONDS = 60
 
-# The first process may be preparing a large data set meanwhile.
+# Long, because the first process may be preparing a large data set while the others wait.
 _LONGEST_WAIT_MS = 7 * 24 * 3600 * 1000
 
-# Every barrier needs a name of its own; all processes come by the same ones in the same order.
+# Numbers the barriers, because each needs a unique name. All processes reach the same ones in the same order.
 _barriers = itertools.count()
 
 
 def initialize(*, preemption: bool = False) -> None:
-    """Joins this process to its job, where it is one of several; call it before JAX starts a backend.
+    """Joins this process to its job if the job has several processes. Call it before JAX starts a backend.
 
-    Who the others are is taken from the first of these that says so:
+    The other processes are found from the first of these that applies:
 
-      1. PADIR_COORDINATOR (host:port where process 0 listens), PADIR_NUM_PROCESSES and PADIR_PROCESS_ID
-         (0 … n - 1), as `launch/local.sh` sets them;
-      2. Slurm, in a step of several tasks: every task is a process and takes one GPU of its node;
-      3. the platform of a TPU, where every host of one or several slices is a process.
+    1. the environment variables PADIR_COORDINATOR (host:port on which process 0 listens), PADIR_NUM_PROCESSES and
+       PADIR_PROCESS_ID (0 … n - 1), as set by `launch/local.sh`;
+    2. Slurm, in a step of several tasks: every task is a process and uses one GPU of its node;
+    3. the TPU platform: every host of one or several slices is a process.
 
-    Anywhere else, and for one process alone, it does nothing. Collectives between CPUs go through Gloo, which is
-    JAX's default.
+    Otherwise, and for a single process, it does nothing. Collectives between CPUs use Gloo, the default of JAX.
 
     Args:
-      preemption: have JAX take SIGTERM, which then no longer ends the process; `Preemption` must be asked after every
-        step.
+      preemption: let JAX handle SIGTERM, which then no longer ends the process. `Preemption.after_step` must be
+        called after every step.
 
     Raises:
-      PadirError: the variables of 1. are incomplete, contradict each other, or nobody answers at that address.
+      PadirError: the environment variables are incomplete or contradict each other, or process 0 does not answer.
     """
     if jax.distributed.is_initialized():
         return
@@ -68,28 +67,30 @@ def initialize(*, preemption: bool = False) -> None:
 def _initialize_from_variables(preemption: bool) -> None:
     names = (COORDINATOR, NUM_PROCESSES, PROCESS_ID)
     if missing := [name for name in names if not os.environ.get(name)]:
-        raise PadirError(f"{', '.join(missing)}: not set; several processes need all of {', '.join(names)}, one none")
+        raise PadirError(
+            f"{', '.join(missing)}: not set; set all of {', '.join(names)} for several processes, or none for one"
+        )
     count, index = _whole_number(NUM_PROCESSES), _whole_number(PROCESS_ID)
     if index >= count:
         raise PadirError(f"{PROCESS_ID}={index}: must be below {NUM_PROCESSES}, {count}")
     coordinator = os.environ[COORDINATOR]
     if not coordinator.rpartition(":")[2].isdigit():
-        raise PadirError(f"{COORDINATOR}={coordinator}: name the host and port of process 0, e.g. 127.0.0.1:8476")
+        raise PadirError(f"{COORDINATOR}={coordinator}: give the host and port of process 0, e.g. 127.0.0.1:8476")
     if count == 1:
         return
     try:
-        # Detection would look for a cluster all the same, to learn which GPUs this process may use.
+        # Without this option JAX would still look for a cluster, to find the GPUs of this process.
         _join(preemption, coordinator, count, index, cluster_detection_method="deactivate")
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise PadirError(f"process {index} of {count} did not meet the others at {coordinator}: {reason}") from error
+        raise PadirError(f"process {index} of {count} could not join the others at {coordinator}: {reason}") from error
 
 
 def _initialize_on_tpu(preemption: bool) -> None:
     try:
         _join(preemption)
     except ValueError as error:
-        # Neither Compute Engine nor GKE knows this host, as in a notebook service: it is alone.
+        # Outside Compute Engine and GKE, e.g. in a notebook service, JAX finds no cluster: this is the only process.
         if "coordinator_address" not in str(error):
             raise
 
@@ -107,49 +108,56 @@ def _whole_number(name: str) -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes files and talks to the user. Starts no backend."""
+    """Whether this is process 0, which writes files and prints messages. Does not start a JAX backend."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def say(text: str) -> None:
-    """Prints to standard error, in the first process. That nobody reads it any more is no reason to stop."""
+    """Prints to standard error in the first process. A closed pipe is ignored."""
     if is_first():
         with contextlib.suppress(BrokenPipeError):
             print(text, file=sys.stderr)
 
 
 def wait_for_all() -> None:
-    """Waits until every process of the job has come here; each must, in the same order as to other such places."""
+    """Waits until all processes of the job have called it.
+
+    All processes must call the functions of this module that wait for each other in the same order.
+    """
     if jax.distributed.is_initialized():
-        # A barrier of the coordination service may take hours; a collective between devices may not.
+        # A barrier of the coordination service may take hours, but a collective between devices would time out.
         multihost.get_barrier_sync_fn()(key=f"padir_{next(_barriers)}", timeout_ms=_LONGEST_WAIT_MS)
 
 
 def first_decides(answer: int) -> int:
-    """The first process's answer, of 32 bits, in all; each must ask, in the same order."""
+    """Returns the `answer` of the first process, which must fit into 32 bits, in all processes.
+
+    All processes must call it, in the same order.
+    """
     if jax.process_count() == 1:
         return answer
     return type(answer)(multihost_utils.broadcast_one_to_all(np.int32(answer)))
 
 
 def all_say(answer: bool) -> bool:
-    """Whether all processes answer yes; each must ask, in the same order."""
+    """Whether `answer` is true in all processes. All processes must call it, in the same order."""
     return answer if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.int32(answer)).all())
 
 
 def first_process(function: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function that the first process runs, while the others wait for it and stop if it fails.
+    """Decorator: only the first process runs the function, and the others wait for it and fail if it fails.
 
-    Every process must call it, in the same order as others of its kind; it must not compute on devices.
+    All processes must call the decorated function, in the same order. It must not compute on devices.
 
     Returns:
-      A function of the same arguments. It raises what `function` does in the first process; in the others what ends
-      them with the same status, see `errors.kind_of`, and a RuntimeError for a defect.
+      A function with the same arguments. In the first process it raises the error of `function`. In the others it
+      raises an error that ends the command with the same exit status (see `errors.kind_of`), or a RuntimeError for a
+      defect.
     """
 
     @functools.wraps(function)
     def in_first_process(*args: Any, **kwargs: Any) -> None:
-        """Calls it here if this is the first process, and tells the others how it went."""
+        """Calls the function if this is the first process, and tells the others whether it failed."""
         if not jax.distributed.is_initialized():
             return function(*args, **kwargs)
         failure = None
@@ -157,13 +165,13 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
             try:
                 function(*args, **kwargs)
             except Exception as error:
-                failure = error  # It goes on its way when the others know.
+                failure = error  # Raised below, after the others have been told.
         wait_for_all()
         kinds = (None, RuntimeError, PadirError, StorageError)
         kind = kinds[first_decides(0 if failure is None else kinds.index(kind_of(failure) or RuntimeError))]
         if failure is not None:
             raise failure
         if kind is not None:
-            raise kind(f"{function.__name__} failed in process 0, whose message says why")
+            raise kind(f"{function.__name__} failed in process 0; see the message of that process")
 
     return in_first_process

@@ -1,4 +1,4 @@
-"""The memory of this process, and how the C library holds it for CPU programs."""
+"""Memory of this process: its size, and settings of the C library that make CPU programs faster."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _MAPS = Path("/proc/self/maps")
 _RESERVED_AT_ONCE = 2**30
 _DEVICES = Path("/dev")
-# Of TPUs, by either of their drivers, of NVIDIA's and AMD's GPUs, and of either under Windows.
+# Device files of TPUs (two drivers), NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux.
 _ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "nvidiactl", "kfd", "dxg")
 
 
 def keep_freed_before_jax() -> None:
-    """Calls `keep_freed`, with huge pages, where JAX is going to compute on CPU; for training's large updates.
+    """Calls `keep_freed` and requests huge pages if JAX will run on CPU. Meant for training, before JAX starts.
 
-    Once JAX has started, its threads take memory from places of their own that are not reached: the room of an update
-    at paper size is then mapped anew each time, 110,000 page faults, and does not lie in huge pages, 5 to 11% of its
-    time. Not for decoding: who asks before shares one place with all threads, and their many small pieces are slower
-    there, 4 steps of refinement by a seventh.
+    After JAX has started, its threads allocate from memory arenas of their own, which `keep_freed` does not reach. The
+    buffers of a large update would then be mapped anew each time, without huge pages. Decoding should not call this
+    function: all threads then share one arena, which slows down its many small allocations.
 
-    That JAX will find nothing else than a CPU is told by JAX_PLATFORMS or the absence of an accelerator's device file.
-    Where it has one and computes on CPU all the same, `keep_freed` comes when JAX has started; an accelerator that is
-    not seen costs nothing but memory that is kept.
+    JAX is expected to run on CPU if JAX_PLATFORMS says so, or if no device file of an accelerator exists. If a machine
+    has an accelerator and JAX runs on CPU nevertheless, training calls `keep_freed` after the start of JAX. If an
+    accelerator is overlooked, the only cost is that freed host memory is kept.
     """
     platforms = os.environ.get("JAX_PLATFORMS")
     if platforms:
@@ -47,44 +46,44 @@ def keep_freed_before_jax() -> None:
 
 @functools.cache
 def keep_freed() -> bool:
-    """Makes this process keep freed memory for its next use instead of giving it back to the system.
+    """Makes this process keep freed memory for reuse instead of returning it to the system.
 
-    XLA allocates the room of a program anew at every call. By default glibc maps what is over 32 MB from the system and
-    gives it back, so that every call pays for zeroed pages: a third of the time of logits [160, 32128] on CPU. Memory
-    that the process has had at its peak stays its own.
+    XLA allocates the buffers of a program at every call. By default, glibc maps blocks above 32 MB from the system and
+    returns them when they are freed, so every call pays for pages filled with zeros. With this setting, the process
+    keeps as much memory as it had at its peak.
 
     Returns:
-      Whether the C library took it; False elsewhere than on Linux with glibc, where nothing changes.
+      Whether the C library accepted the settings. False on systems without glibc, where nothing changes.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # One arena, because those of other threads hold 64 MB at most and map what is larger whatever they are told. A trim
-    # threshold of -1 is none: nothing is given back.
+    # One arena, because arenas of other threads hold at most 64 MB and always map larger blocks. A trim threshold of -1
+    # means that nothing is returned.
     wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 * 2**20))
     taken = [mallopt(parameter, value) for parameter, value in wanted]
     return taken == [1] * len(wanted)
 
 
 def _huge_pages_for_the_asking() -> bool:
-    """Whether Linux gives them to who asks, and lets a process have more addresses than it uses."""
+    """Whether Linux gives huge pages on request, and lets a process reserve more addresses than it uses."""
     try:
         given, overcommit = _HUGE_PAGES.read_text(), _OVERCOMMIT.read_text().strip()
     except OSError:
         return False
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    # Who has malloc fill what it hands out would have all addresses written to.
+    # If malloc is set to fill new blocks, reserving addresses would write to all of them.
     filled = "MALLOC_PERTURB_" in os.environ or "perturb" in os.environ.get("GLIBC_TUNABLES", "")
     unlimited = all(limit == resource.RLIM_INFINITY for limit in limits)
     return "[madvise]" in given and overcommit != "2" and unlimited and not filled
 
 
 def _ask_for_huge_pages() -> None:
-    """Has what malloc will hand out lie in huge pages, up to half of the machine's memory.
+    """Makes malloc use huge pages, for up to half of the machine's memory.
 
-    They are asked for by address, so addresses are reserved first; memory itself is taken as it is written to. Half,
-    because Linux lets no process fork that has more in one piece than the machine. 3% of an update at paper size.
+    Huge pages are requested by address, so addresses are reserved first; memory is used only when it is written to.
+    Only half, because Linux lets no process fork whose heap is larger than the memory of the machine.
     """
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -102,13 +101,14 @@ def _ask_for_huge_pages() -> None:
 
 
 def allocated_bytes() -> int:
-    """Memory that this process has and uses, in RAM or swapped out; elsewhere than on Linux, the most it ever had.
+    """Returns the bytes that this process has allocated and written to, in RAM or swapped out.
 
-    Files that are mapped, such as libraries, do not count: the system drops and reads them as it likes.
+    Mapped files such as libraries do not count, because the system can drop them at any time. On systems other than
+    Linux it returns the peak of the resident memory instead.
     """
     if sys.platform == "linux":
         status = Path("/proc/self/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines() if line.endswith(" kB"))
         return 1024 * sum(int(fields[name].split()[0]) for name in ("RssAnon", "VmSwap"))
-    # Bytes on macOS, which is what else there may be.
+    # On macOS, the other supported system, ru_maxrss is in bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

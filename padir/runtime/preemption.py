@@ -1,4 +1,4 @@
-"""Stopping in good order when the platform takes the machine back."""
+"""Detection of preemption, so that a job can save its state before the platform stops it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from jax.experimental import multihost_utils
 
 
 class Preemption:
-    """Notices SIGTERM, which platforms send before they stop a job; a context manager.
+    """Notices SIGTERM, which platforms send before they stop a job. Use it as a context manager.
 
-    Of several processes JAX's preemption service notices it, if `distributed.initialize` was told to have it: one that
-    gets the signal tells the others, and they agree on the step after which all of them stop. Without that service, and
-    in a thread other than the main one, which Python gives no signals, SIGTERM ends the process as it ever did.
+    In a job of several processes, the preemption service of JAX notices the signal if `distributed.initialize` was
+    called with `preemption`. The processes then agree on the step after which all of them stop. Without this service,
+    and in threads other than the main thread, to which Python delivers no signals, SIGTERM ends the process.
     """
 
     def __init__(self):
+        """Installs nothing yet; the signal is handled inside the `with` block."""
         several = jax.process_count() > 1
         self._told, self._asked = False, 0
         self._asks_jax = several and jax.config.jax_enable_preemption_service
@@ -30,14 +31,14 @@ class Preemption:
 
     def __exit__(self, *_: object) -> None:
         if self._catches:
-            # None: it was set from outside Python, which cannot set it so again.
+            # None means that the handler was not installed from Python, so Python cannot restore it.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
 
     def after_step(self) -> bool:
-        """Whether the signal came and this is the step to stop after; every process must ask after every step."""
+        """Whether the job must stop after this step. Every process must call it after every step."""
         if not self._asks_jax:
             return self._told
-        # Counted from 1, not the run's steps: told before anyone has asked, JAX settles on 1.
+        # Calls are counted from 1: if the signal comes before the first call, JAX agrees to stop at step 1.
         self._asked += 1
         return multihost_utils.reached_preemption_sync_point(self._asked)
 

@@ -1,4 +1,4 @@
-"""What training keeps of the forward pass, and what it computes again in the backward pass."""
+"""Rematerialisation: recomputing parts of the forward pass in the backward pass to save memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import jax
 
 from padir.errors import PadirError
 
-# By what `train.remat` may be: of each layer everything is kept; its products with weights, so that attention and
-# element-wise work are done again; or its input only.
+# What is kept of each layer: everything ('none'), its products with weights, so that attention and element-wise
+# operations are recomputed ('dots'), or only its input ('layer').
 CHOICES = ("none", "dots", "layer")
 
 _active: ContextVar[str] = ContextVar("padir_active_remat", default="none")
@@ -26,7 +26,11 @@ def check(choice: str) -> None:
 
 @contextlib.contextmanager
 def rematerialising(choice: str) -> Iterator[None]:
-    """While a function is traced in here, layers that went through `rematerialised` keep what `choice` says."""
+    """Context manager: functions traced inside keep, of each `rematerialised` layer, what `choice` says.
+
+    Args:
+      choice: one of `CHOICES`.
+    """
     token = _active.set(choice)
     try:
         yield
@@ -35,12 +39,15 @@ def rematerialising(choice: str) -> Iterator[None]:
 
 
 def rematerialised(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """`layer`, a pure function of its arguments, keeping only part of its work for the backward pass.
+    """Returns `layer` as a function that keeps only a part of its results for the backward pass.
 
-    Outside `rematerialising`, as in decoding, `layer` itself.
+    Outside `rematerialising`, as in decoding, it returns `layer` itself.
+
+    Args:
+      layer: a pure function of its arguments.
     """
     if _active.get() == "none":
         return layer
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if _active.get() == "dots" else None
-    # A function of its own: JAX would use a trace of the same object again, wherever it was made.
+    # A new function each time, because JAX would reuse the trace of the same object from another context.
     return jax.checkpoint(lambda *arguments: layer(*arguments), policy=policy)

@@ -1,7 +1,7 @@
-"""The device mesh, what the axes of arrays are split over, and where each array lives.
+"""The device mesh, and the sharding of parameters, activations and batches over it.
 
-Every array has named (logical) axes: parameters by the table of `padir.models.axes`, activations where `constrain` is
-called. `AxisRules` is the one table of what each name is split over; `PRESETS` are the tables to choose from.
+The axes of every array have logical names. Those of parameters are defined in `padir.models.axes`, those of activations
+by calls of `constrain`. `AxisRules` maps each logical axis to axes of the mesh, and `PRESETS` holds the available maps.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ LogicalAxes = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class AxisRules:
-    """Which mesh axes each logical axis is split over; () leaves it whole. The defaults are data parallelism.
+    """Maps each logical axis to the mesh axes that it is split over; () means that it is not split.
+
+    The defaults are data parallelism.
 
     Attributes:
-      vocab, embed, mlp, heads: of parameters: V, E, the feed-forward width, and H or H·D (D is never split).
-      batch, length: of activations: rows, and positions.
-      act_embed, act_mlp, act_heads, act_vocab: of activations: E, the feed-forward width, H and V.
+      vocab: the vocabulary V of parameters.
+      embed: the model width E of parameters.
+      mlp: the feed-forward width of parameters.
+      heads: the heads H, or heads times head width H·D, of parameters. D alone is never split.
+      batch: the rows of activations.
+      length: the positions of activations.
+      act_embed: the model width E of activations.
+      act_mlp: the feed-forward width of activations.
+      act_heads: the heads H of activations.
+      act_vocab: the vocabulary V of activations.
     """
 
     vocab: MeshAxes = ()
@@ -53,7 +62,11 @@ class AxisRules:
                 )
 
     def of(self, axis: str | None) -> MeshAxes:
-        """The mesh axes of a logical axis; None, an axis that is never split, has none."""
+        """Returns the mesh axes of a logical axis; () for None, which stands for an axis that is never split.
+
+        Raises:
+          PadirError: there is no such logical axis.
+        """
         if axis is None:
             return ()
         if axis not in self.__dataclass_fields__:
@@ -71,8 +84,8 @@ _TENSOR = AxisRules(
     act_vocab=(MODEL_AXIS,),
 )
 
-# FSDP splits parameters and optimizer state within a slice only: between slices they are copies, since gathering them
-# over the slow network in every layer would take longer than computing.
+# FSDP splits parameters and optimizer state only within a slice. Each slice holds a copy, because gathering parameters
+# over the slow network between slices in every layer would take longer than the computation.
 PRESETS = {
     "data": AxisRules(),
     "fsdp": AxisRules(embed=(DATA_AXIS,)),
@@ -83,14 +96,14 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How a training job uses its devices. It changes no result beyond the order in which floats are added up.
+    """How a training job uses its devices. It changes results only by the order in which floats are summed.
 
     Attributes:
-      preset: what is split besides the batch: nothing ('data'); parameters and optimizer state over the devices of a
-        slice ('fsdp'); every layer and the vocabulary over `model` devices ('tensor'); or both ('fsdp+tensor').
-      model: devices that share a layer.
-      replicas: groups of devices that hold copies of everything, as the slices of a TPU job; None takes as many as
-        there are slices.
+      preset: what is split in addition to the batch: nothing ('data'), parameters and optimizer state over the devices
+        of a slice ('fsdp'), every layer and the vocabulary over `model` devices ('tensor'), or both ('fsdp+tensor').
+      model: the number of devices that share a layer.
+      replicas: the number of groups of devices that each hold a copy of everything, e.g. the slices of a TPU job. None
+        uses one group per slice.
     """
 
     preset: str = "data"
@@ -105,33 +118,33 @@ class Layout:
                 raise PadirError(f"Layout.{name}: {value} is not at least 1")
         if self.model > 1 and not any(MODEL_AXIS in self.rules.of(field.name) for field in fields(AxisRules)):
             raise PadirError(
-                f"Layout.model: {self.model} devices would do the same work, since preset {self.preset!r} splits no "
-                "layer; choose 'tensor' or 'fsdp+tensor', or set it to 1"
+                f"Layout.model: {self.model} devices would do the same work, because preset {self.preset!r} splits no "
+                "layer; choose preset 'tensor' or 'fsdp+tensor', or set Layout.model to 1"
             )
 
     @property
     def rules(self) -> AxisRules:
-        """The preset's mapping of logical axes to the axes of the mesh."""
+        """The map from logical axes to mesh axes of the preset."""
         return PRESETS[self.preset]
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None, layout: Layout = Layout()) -> Mesh:
-    """Lays devices out as (replica, data, model): by default all on the data axis.
+    """Arranges devices in a mesh with the axes (replica, data, model); by default all are on the data axis.
 
     Args:
       devices: the devices to use; all of them by default.
-      layout: sizes of the other two axes.
+      layout: the sizes of the replica and model axes.
 
     Raises:
-      PadirError: the devices do not divide into replicas of layers of that many devices.
+      PadirError: the number of devices is not a multiple of the product of these sizes.
     """
     devices = list(jax.devices() if devices is None else devices)
     slices = len({getattr(device, "slice_index", 0) for device in devices}) if devices[0].platform == "tpu" else 1
     replicas = slices if layout.replicas is None else layout.replicas
     if len(devices) % (replicas * layout.model):
         raise PadirError(
-            f"Layout: {len(devices)} device(s) do not divide into {replicas} replica(s) of {layout.model} device(s) a "
-            "layer; choose another Layout.model or Layout.replicas"
+            f"Layout: {len(devices)} device(s) do not divide into {replicas} replica(s) with {layout.model} device(s) "
+            "per layer; choose another Layout.model or Layout.replicas"
         )
     shape = (replicas, len(devices) // (replicas * layout.model), layout.model)
     if slices > 1 and replicas == slices:
@@ -139,26 +152,26 @@ def make_mesh(devices: Sequence[jax.Device] | None = None, layout: Layout = Layo
             (1, *shape[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
         )
     else:
-        # Neighbours on a TPU's torus become neighbours on the mesh; elsewhere the order stays.
+        # Neighbours on the torus of a TPU become neighbours on the mesh; other devices keep their order.
         arranged = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(arranged, MESH_AXES)
 
 
 def partition_spec(name: str, shape: Sequence[int], axes: LogicalAxes, rules: AxisRules, mesh: Mesh) -> PartitionSpec:
-    """What an array is split over.
+    """Returns the partition of an array over the mesh.
 
     Args:
-      name: of the array, for messages.
+      name: the name of the array, for messages.
       shape: its shape.
-      axes: the logical name of each of its axes.
-      rules: the table.
+      axes: the logical names of its axes; None for an axis that is never split.
+      rules: maps logical axes to mesh axes.
       mesh: the mesh.
 
     Raises:
-      PadirError: two axes would be split over the same mesh axis, or one does not divide evenly.
+      PadirError: two axes would be split over the same mesh axis, or an axis does not divide evenly.
     """
     if len(axes) != len(shape):
-        raise PadirError(f"{name}: has {len(shape)} axes; named are {axes}")
+        raise PadirError(f"{name}: has {len(shape)} axes, but {len(axes)} names are given: {axes}")
     taken: dict[str, str | None] = {}
     for axis, size in zip(axes, shape, strict=True):
         for mesh_axis in rules.of(axis):
@@ -177,13 +190,13 @@ def partition_spec(name: str, shape: Sequence[int], axes: LogicalAxes, rules: Ax
     return PartitionSpec(*(None if not over else over[0] if len(over) == 1 else over for over in found))
 
 
-# What the program being traced is split by, for `constrain`; a model's methods need not hand it down to every layer.
+# The mesh and rules of the function being traced. `constrain` reads them here, so models need not pass them on.
 _active: ContextVar[tuple[Mesh, AxisRules] | None] = ContextVar("padir_active_sharding", default=None)
 
 
 @contextlib.contextmanager
 def activations(mesh: Mesh, rules: AxisRules) -> Iterator[None]:
-    """While a function is traced in here, `constrain` splits activations by these rules."""
+    """Context manager: in functions traced inside, `constrain` splits activations over `mesh` by `rules`."""
     token = _active.set((mesh, rules))
     try:
         yield
@@ -192,7 +205,15 @@ def activations(mesh: Mesh, rules: AxisRules) -> Iterator[None]:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-    """Splits an activation by the logical names of its axes; outside `activations`, as in decoding, `x` as it is."""
+    """Constrains the sharding of an activation; outside `activations`, as in decoding, returns `x` unchanged.
+
+    Args:
+      x: the activation.
+      *axes: the logical names of its axes; None for an axis that is never split.
+
+    Raises:
+      PadirError: an axis does not divide evenly over the mesh.
+    """
     if _active.get() is None or _active.get()[0].size == 1:
         return x
     mesh, rules = _active.get()
@@ -201,17 +222,17 @@ def constrain(x: Array, *axes: str | None) -> Array:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device holds whole."""
+    """Returns the sharding of an array of which every device holds a full copy."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of a batch: rows over the replica and data axes, everything else whole."""
+    """Returns the sharding of a batch, whose rows are split over the replica and data axes."""
     return NamedSharding(mesh, PartitionSpec((REPLICA_AXIS, DATA_AXIS)))
 
 
 def batch_ways(mesh: Mesh) -> int:
-    """Into how many parts the rows of a batch are split."""
+    """Returns the number of parts into which the rows of a batch are split."""
     return mesh.shape[REPLICA_AXIS] * mesh.shape[DATA_AXIS]
 
 
@@ -220,22 +241,24 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
     ways = batch_ways(mesh)
     if batch_size % ways:
         raise PadirError(
-            f"batch_size {batch_size} does not divide evenly over {ways} devices: choose a multiple of {ways}"
+            f"batch_size {batch_size} does not divide evenly over {ways} devices; choose a multiple of {ways}"
         )
 
 
 def row_share(mesh: Mesh, process: int | None = None) -> RowShare:
-    """Which rows of a batch a process loads: those of its devices; processes that share a layer load the same.
+    """Returns which rows of a batch a process loads, namely those of its devices.
+
+    Processes whose devices share a layer load the same rows.
 
     Args:
       mesh: the mesh.
-      process: index of the process; this one by default.
+      process: the index of the process; this process by default.
 
     Returns:
-      As many blocks for every process, in the order of the batch; on a torus they need not be next to each other.
+      The blocks of rows, the same number for every process. They need not be adjacent.
 
     Raises:
-      PadirError: the mesh gives processes rows that overlap in part.
+      PadirError: the rows of two processes overlap, but are not the same.
     """
     process = jax.process_index() if process is None else process
     rows: dict[int, set[int]] = {}
@@ -245,21 +268,21 @@ def row_share(mesh: Mesh, process: int | None = None) -> RowShare:
     shares = {tuple(sorted(part)) for part in rows.values()}
     if sum(map(len, shares)) != batch_ways(mesh) or len({len(share) for share in shares}) != 1:
         raise PadirError(
-            "Layout.model: the devices that share a layer lie in processes which do not share all their rows; choose "
-            "a divisor or a multiple of the devices of a process"
+            "Layout.model: the devices that share a layer lie in processes that do not share all their rows; choose "
+            "a divisor or a multiple of the number of devices per process"
         )
     return RowShare(tuple(sorted(rows[process])), batch_ways(mesh))
 
 
 def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> PyTree:
-    """Makes global arrays of this process's rows.
+    """Makes global arrays from the rows of this process.
 
     Args:
-      batch: arrays of every feature that hold this process's rows (see `row_share`) of B.
+      batch: an array for each feature, with the rows of this process (see `row_share`).
       mesh: the mesh to place them on.
 
     Returns:
-      The same features as global arrays [B, …], rows sharded over the data axes.
+      The same features as global arrays [B, …], with rows split over the replica and data axes.
     """
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}

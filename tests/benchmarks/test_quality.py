@@ -1,4 +1,4 @@
-"""`make quality` without the work: the order of its commands, starting again, and what is laid side by side."""
+"""`make quality` with stand-ins for its commands: their order, resuming, and the joined results."""
 
 import importlib.util
 import json
@@ -136,16 +136,16 @@ def test_started_again_it_goes_on_and_adds_up_the_seconds(run, tmp_path):
 
 def test_a_set_that_another_teacher_made_is_not_used(run, tmp_path):
     run("--teacher_steps=30", "--student_steps=40")
-    with pytest.raises(SystemExit, match="distilled: made by the teacher of step 30, which is now at 50; delete"):
+    with pytest.raises(SystemExit, match="distilled: made at step 30 of the teacher, which is now at 50; delete"):
         run("--teacher_steps=50", "--student_steps=40")
     assert run.commands.calls[-1][0] == "train"
 
 
 def test_quality_and_latency_of_different_decodes_are_not_joined(quality):
     results = {"AR greedy": {"decode": "a"}}
-    with pytest.raises(SystemExit, match="AR greedy: quality is of a, latency of b"):
+    with pytest.raises(SystemExit, match="AR greedy: quality is that of a, latency is that of b"):
         quality._add_latency(results, {"AR greedy": {"decode": "b"}})
-    with pytest.raises(SystemExit, match=r"AR greedy: quality is of a, latency of no such system in \['AR'\]"):
+    with pytest.raises(SystemExit, match=r"AR greedy: quality is that of a, latency is missing in \['AR'\]"):
         quality._add_latency(results, {"AR": {"decode": "a"}})
 
 

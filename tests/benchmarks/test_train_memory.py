@@ -1,4 +1,4 @@
-"""Training does not need ever more memory: `benchmarks/train_memory.py`, for fewer updates than it has by itself."""
+"""The memory of training does not grow: `benchmarks/train_memory.py` with fewer updates than by default."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_growth_by_hand(script):
 
 
 def test_memory_stays(tiny, run_python, tmp_path):
-    """A state that was kept at every update, 300 kB or more of parameters, would add up to 100 MB."""
+    """If the state (at least 300 kB of parameters) leaked at every update, memory would grow by over 100 MB."""
     code = f"import runpy\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     output = tmp_path / "memory.json"
     options = {"output": output, "data_dir": tiny.data, "steps": 480, "every": 5, "buckets": 32}

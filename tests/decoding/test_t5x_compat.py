@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numerics import assert_close
 
 from padir.decoding import t5x_compat
 from padir.decoding.callbacks import OnHost
@@ -160,11 +161,11 @@ def test_every_array_of_the_release(release, kind):
         jax.effects_barrier()
         # The release puts the best hypothesis last.
         np.testing.assert_array_equal(found.tokens[:, ::-1], arrays[f"{run}/decodes"], err_msg=run)
-        np.testing.assert_allclose(found.scores[:, ::-1], arrays[f"{run}/scores"], atol=5e-5, err_msg=run)
+        assert_close(found.scores[:, ::-1], arrays[f"{run}/scores"], 1e-5, run)
         for field, value in (("sequences", "tokens"), ("log_prob", "log_probs"), ("ended", "done")):
             expected = arrays[f"{run}/trace_{field}"]
             trace = np.stack([getattr(state, value) for state in SEEN]).reshape(expected.shape)
-            np.testing.assert_allclose(trace, expected, atol=1e-5, err_msg=f"{run} {field}")
+            assert_close(trace, expected, 1e-5, f"{run} {field}")
         assert found.batch_steps == len(SEEN) - 1
         count += 1
     assert count == {"predicted": 20, "forced": 28}[kind]

@@ -13,9 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TEMPLATES = sorted(figures.TEMPLATES.rglob("*.j2"))
 # A number with the unit of something measured. Design constants ("4 steps", "32 tokens", "batch size 1") have others.
-MEASURED = re.compile(
-    r"\d\s*(?:ms|s|seconds|minutes|hours|MB|GB|GFLOP|TFLOP|BLEU|points|%|x)(?![\w-])|\d[.,]\d+ times"
-)
+MEASURED = re.compile(r"\d\s*(?:ms|s|seconds|minutes|hours|MB|GB|GFLOP|TFLOP|BLEU|points|%|x)(?![\w-])|\d[.,]\d+ times")
 
 
 @pytest.mark.parametrize("path", figures.pages(), ids=lambda path: path.name)
@@ -46,7 +44,7 @@ def test_a_changed_result_changes_its_page(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_no_measured_figure_is_typed_by_hand(path):
-    text = re.sub(r"\{%.*?%\}|\{\{.*?\}\}|```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"\{%.*?%\}|\{\{.*?\}\}|```.*?```|`[^`]*`", "_", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert MEASURED.findall(text) == []
 
 
@@ -75,9 +73,48 @@ def test_rendered_values_are_those_of_the_results():
     assert f"`{demo['facts']['commit'][:7]}`" in pages["README.md"]
 
 
-@pytest.mark.parametrize("number, text", [(0.456, "0.46"), (9.994, "9.99"), (10.4, "10"), (1234.5, "1,234")])
+@pytest.mark.parametrize(
+    "number, text",
+    [(0.456, "0.46"), (9.994, "9.99"), (9.996, "10.0"), (99.94, "99.9"), (99.96, "100"), (1234.5, "1,234")],
+)
 def test_number(number, text):
     assert figures.number(number) == text
+
+
+def test_a_result_of_changed_code_says_so():
+    assert figures.commit({"commit": "0123456789-dirty"}) == "`0123456` with uncommitted changes"
+    assert figures.commit({"commit": "0123456789+changes"}) == "`0123456` with uncommitted changes"
+    assert figures.commit({"commit": "0123456789"}) == "`0123456`"
+
+
+def test_every_failing_claim_is_explained():
+    passing = {"claim": "k is larger", "passed": True, "measured": 2.0}
+    failing = [{"claim": f"the bound at n = {n}", "passed": False, "measured": n / 8} for n in (1, 2)]
+    assert figures.explained([passing, *failing], {"bound": "It was {}."}) == "* It was 0.125 and 0.25."
+    with pytest.raises(ValueError, match="0 explanations of the claim that failed: the bound at n = 1"):
+        figures.explained(failing, {"rate": ""})
+    with pytest.raises(ValueError, match="no failing claim is about: .'rate'"):
+        figures.explained(failing, {"bound": "", "rate": ""})
+
+
+def test_aims_that_are_reached_are_bold():
+    aims = [("faster", "at least", 2, [2.0, 1.9, None]), ("time", "at most", 1.5, [1.5, 1.6, 1.4])]
+    rows = figures.aims_table(["a", "b", "c"], aims).splitlines()[2:]
+    assert rows == [
+        "| faster: at least 2x | **2.00x** | 1.90x | – |",
+        "| time: at most 1.5x | **1.50x** | 1.60x | **1.40x** |",
+    ]
+
+
+@pytest.mark.parametrize("path", figures.pages(), ids=lambda path: path.name)
+def test_a_page_is_read_in_five_minutes(path):
+    """120 lines; commands and long tables are folded, and do not count."""
+    text = re.sub(r"<details>.*?</details>\n\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(text.splitlines()) <= 120
+
+
+def test_the_changelog_is_short():
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_no_committed_file_holds_a_path_of_a_machine():

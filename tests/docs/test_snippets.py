@@ -1,6 +1,5 @@
 """What the documentation's build refuses: commands that do not exist, programs that fail."""
 
-
 import pytest
 import snippets
 
@@ -20,7 +19,7 @@ def page(content, language="sh", mark=""):
         "launch/local.sh 2 runs/synthetic_ar.gin runs/ar",
         "# padir nothing",
         "padir theory --output_dir=x --no-quick",
-        "padir translate --run_dir=r --gin.Refinement.remask=\"@my_policies.Mine()\"",
+        'padir translate --run_dir=r --gin.Refinement.remask="@my_policies.Mine()"',
     ],
 )
 def test_commands_that_exist(command):

@@ -8,7 +8,7 @@ import pytest
 
 from padir.errors import PadirError
 from padir.files import lines as line_files
-from padir.files.lines import Line, check_inputs, chunked, count_lines, lines_of_all, writing
+from padir.files.lines import Line, Rejects, check_inputs, chunked, count_lines, lines_of_all, writing
 
 
 def read_chunks(inputs, size):
@@ -103,13 +103,25 @@ def test_what_is_done_is_kept_when_the_rest_fails(tmp_path, capsys, error):
         raise error("stop")
     assert path.read_text() == "of an earlier job"
     assert (tmp_path / "out.partial").read_bytes() == "Tür\n".encode()
-    assert capsys.readouterr().err == f"{path}: not finished; what is done so far is kept in {path}.partial\n"
+    assert capsys.readouterr().err == f"{path}: not finished; the lines written so far are kept in {path}.partial\n"
 
 
 def test_nothing_done_leaves_nothing(tmp_path, capsys):
     with pytest.raises(PadirError), writing(str(tmp_path / "out")):
         raise PadirError("stop")
     assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("folder", "reason"), [("missing", "No such file or directory"), ("file", "Not a directory")])
+def test_an_output_that_cannot_be_created_says_what_to_do(tmp_path, capsys, folder, reason):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / folder / "out"
+    message = rf"^{path}.partial: this file cannot be created \({reason}\); choose an output in an existing folder"
+    with pytest.raises(PadirError, match=message), writing(str(path)):
+        pass
+    with pytest.raises(PadirError, match=rf"^{path}: this file cannot be created"), Rejects(str(path)) as rejects:
+        rejects.write(Line("a", 1, b"x"), "no reason")
     assert capsys.readouterr().err == ""
 
 

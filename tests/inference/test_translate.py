@@ -327,7 +327,7 @@ def test_a_job_that_fails_keeps_what_is_done(tiny, files, tmp_path, texts, trans
     assert not output.exists()
     partial = tmp_path / "out.partial"
     assert partial.read_text(encoding="utf-8").splitlines()[:16] == [t.text for t in translations[:16]]
-    assert f"{output}: not finished; what is done so far is kept in {partial}" in capfd.readouterr().err
+    assert f"{output}: not finished; the lines written so far are kept in {partial}" in capfd.readouterr().err
 
 
 def test_several_devices_keep_their_rows(tiny, texts, translations):

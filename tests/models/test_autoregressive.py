@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numerics import assert_close, assert_same
 
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
@@ -67,13 +68,6 @@ CONFIGS = {
 }
 
 
-def assert_same(found, expected, rows=slice(None)):
-    """Tokens, lengths and steps exactly; scores within float32 rounding."""
-    for name in ("tokens", "predicted_lengths", "steps_run"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name)[rows], err_msg=name)
-    np.testing.assert_allclose(found.scores, expected.scores[rows], atol=1e-4)
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_nothing_but_the_source_decides_a_translation(params, sources, name):
     config = CONFIGS[name]
@@ -110,7 +104,7 @@ def test_scores_are_those_of_uncached_teacher_forcing(params, sources, name):
     each = np.asarray(log_probs(jnp.asarray(inputs))).reshape(16, size, LONGEST, -1)
     chosen = np.take_along_axis(each, tokens[..., None], axis=-1)[..., 0]
     lengths = (tokens != 0).sum(-1)
-    np.testing.assert_allclose(found.scores, np.where(tokens, chosen, 0).sum(-1) / lengths**config.alpha, atol=1e-4)
+    assert_close(found.scores, np.where(tokens, chosen, 0).sum(-1) / lengths**config.alpha, 3e-5)
     np.testing.assert_array_equal(found.predicted_lengths, lengths)
     assert (np.diff(found.scores, axis=1) <= 0).all()
     ended = np.take_along_axis(tokens, lengths[..., None] - 1, axis=-1)[..., 0] == 1

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 import tiny_models
-from tiny_models import assert_same
+from numerics import assert_same
 
 from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numerics import assert_close
 from tiny_models import AR, IDS, KEY, PADIR, batch, sharpen, value_and_grad
 
 from padir.errors import PadirError
@@ -155,7 +156,7 @@ class TestPadirTraining:
         expected = jax.tree.map(
             lambda one, two, three: (one + two) / 2 + 0.5 * three, first_gradient, second_gradient, length_gradient
         )
-        jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), gradient, expected)
+        assert_close(gradient, expected, 2e-5)
 
     def test_the_first_stage_does_not_depend_on_how_many_follow(self, padir):
         noisy = dataclasses.replace(PADIR, corruption=CorruptionConfig(random_probability=0.5))
@@ -227,7 +228,7 @@ class TestTrainingOfBoth:
         np.testing.assert_allclose(padded_loss, loss, rtol=1e-5)
         for name in metrics:
             np.testing.assert_allclose(padded_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
-        jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), padded_gradient, gradient)
+        assert_close(padded_gradient, gradient, 2e-5)
 
     def test_evaluation_needs_no_dropout(self, either, evaluation_step):
         """Without dropout and corruption the key does not matter."""

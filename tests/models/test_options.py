@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numerics import assert_close
 from tiny_models import IDS, KEY, PADIR, batch, sharpen, value_and_grad
 
 from padir.models.base import LossConfig
@@ -45,7 +46,7 @@ class TestLengthPredictors:
         assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient["length_predictor"]))
         unweighted = dataclasses.replace(model, loss=LossConfig(length_loss_weight=0.0))
         other = value_and_grad(unweighted)(params, data, KEY)[1]
-        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), gradient["network"], other["network"])
+        assert_close(gradient["network"], other["network"], 1e-5)
 
     def test_an_oracle_predicts_and_trains_nothing(self):
         model = dataclasses.replace(PADIR, length_predictor="oracle")
@@ -104,7 +105,7 @@ class TestRejecter:
         logits = model.module(params).rejecter(hidden)
         assert logits.shape == (2, 3) and logits.dtype == jnp.float32
         expected = np.asarray(hidden, np.float32) @ np.asarray(params["rejecter"]["projection"]["weight"])[0]
-        np.testing.assert_allclose(logits, expected, atol=1e-5)
+        assert_close(logits, expected, 1e-5)
 
     def test_it_learns_whether_the_argmax_is_right_and_leaves_the_rest_alone(self, model, params):
         data = batch(6)
@@ -136,7 +137,7 @@ class TestRejecter:
         assert np.abs(gradient["rejecter"]["projection"]["weight"]).max() > 0
         without = value_and_grad(PADIR)({name: params[name] for name in PADIR.init(0)}, data, KEY)[1]
         for name in without:
-            jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), gradient[name], without[name])
+            assert_close(gradient[name], without[name], 1e-5)
 
 
 def test_metrics_of_a_rejecter_and_of_an_oracle():

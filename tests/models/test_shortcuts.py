@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
-from tiny_models import assert_same
+from numerics import assert_close, assert_same, steady
 
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
@@ -120,7 +120,7 @@ def test_few_candidates_against_a_plain_loop(model, params, sources):
         assert step or not unlike, "the first step is exact"
     assert unlike, "some later step should want a token that is no candidate"
     np.testing.assert_array_equal(found.tokens[:, 0], tokens)
-    np.testing.assert_allclose(found.scores[:, 0], scores.sum(-1) / lengths, atol=1e-3)
+    assert_close(found.scores[:, 0], scores.sum(-1) / lengths, 1e-4)
 
 
 def test_all_tokens_shared_change_nothing(model, params, sources):
@@ -159,7 +159,7 @@ def test_few_shared_candidates_against_plain_ones(model, params, sources):
             log_probs = among.max(-1) - np.logaddexp.reduce(among, axis=-1) - rest[nearest]
             rank = int(np.flatnonzero(np.asarray(found.predicted_lengths[row]) == length)[0])
             np.testing.assert_array_equal(found.tokens[row, rank, :length], tokens)
-            np.testing.assert_allclose(found.trace.log_probs[0, row, rank, :length], log_probs, atol=1e-3)
+            assert_close(found.trace.log_probs[0, row, rank, :length], log_probs, 1e-4)
     assert unlike, "some hypothesis should want a token that the first did not put forward"
 
 
@@ -186,14 +186,12 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
         {"num_hypotheses": 2, "candidates": 3},
         {"num_hypotheses": 3, "candidates": 3, "shared_candidates": True},
         {"active_positions": 3},
-        # Sums of more steps come so close together that rounding decides.
         {"replace": ReplaceWithSummedLogits(), "remask": RemaskWorst(1), "num_steps": 6},
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
 def test_rows_that_go_on_alone_come_to_the_same(model, params, options, monkeypatch):
     """32 sources, then 16, then 8: some finish earlier than others, and each is what it is in the whole batch."""
-    # Of these no source has two hypotheses of the very same score, which rounding would put in any order.
     generator = np.random.default_rng(3)
     lengths = generator.integers(2, 9, 32)
     tokens = np.where(np.arange(9) < lengths[:, None] - 1, generator.integers(3, IDS.num_pieces, (32, 9)), 0)
@@ -204,6 +202,8 @@ def test_rows_that_go_on_alone_come_to_the_same(model, params, options, monkeypa
     stop = StopWhenConfident(0.2) if model.network.tied_logits else StopWhenUnchanged()
     plain = Refinement(**{"num_steps": 12, "remask": RemaskNothing(), "stop": stop, "target_buckets": (), **options})
     expected = decode(model, params, sources, KEY, plain)
+    clear = steady(lambda params: decode(model, params, sources, KEY, plain), params)
+    assert clear.sum() >= 24, "rounding should decide nothing for most sources"
     steps = np.asarray(expected.steps_run).max(1)
     left = {int((steps > step).sum()) for step in range(12)}
     assert left & set(range(1, 17)), "half of them should be finished before the others"
@@ -217,8 +217,8 @@ def test_rows_that_go_on_alone_come_to_the_same(model, params, options, monkeypa
 
     monkeypatch.setattr(padir_decoding, "go_on", noted)
     found = decode(model, params, sources, KEY, dataclasses.replace(plain, compact_rows=True))
-    assert_same(found, expected)
-    assert found.batch_steps == expected.batch_steps
+    assert_same(jax.tree.map(lambda field: field[clear] if field.ndim else field, found), expected, clear)
+    assert found.batch_steps == found.steps_run.max() and expected.batch_steps == steps.max()
     hypotheses = options.get("keep_hypotheses", options.get("num_hypotheses", 1))
     assert computed == [32 * hypotheses, 16 * hypotheses, 8 * hypotheses]
 
@@ -312,7 +312,7 @@ def test_active_positions_against_a_plain_loop(model, params, sources):
             tokens[worst] = start[worst]
         assert partial == steps - 2
         np.testing.assert_array_equal(found.tokens[row, 0, :length], proposal)
-        np.testing.assert_allclose(found.scores[row, 0], log_probs.mean(), atol=1e-4)
+        assert_close(found.scores[row, 0], log_probs.mean(), 3e-5)
 
 
 def decoded(network, plan, tokens, active, memory):

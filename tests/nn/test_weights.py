@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tiny_models
 from flax.traverse_util import flatten_dict
-from tiny_models import AR, PADIR, assert_same
+from numerics import assert_close, assert_same
+from tiny_models import AR, PADIR
 
 from padir.benchmark.systems import System, open_systems
 from padir.decoding.autoregressive import Autoregressive
@@ -91,7 +92,7 @@ def test_bfloat16_rounds_both_factors_and_not_the_sum(rows):
     x, weight = RNG.standard_normal((*rows, 64), np.float32), RNG.standard_normal((5, 64), np.float32)
     left, right = (factor.astype(ml_dtypes.bfloat16).astype(np.float64) for factor in (x, weight))
     found = weights.Bfloat16(jnp.asarray(weight))(jnp.asarray(x), FLOAT32)
-    np.testing.assert_allclose(found, left @ right.T, rtol=1e-5, atol=1e-5)
+    assert_close(found, left @ right.T, 1e-5)
     assert np.abs(found - x.astype(np.float64) @ weight.T).max() > 1e-3
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import assert_close
+from numerics import assert_close
 
 from padir.models.base import LossConfig
 from padir.objectives import losses
@@ -58,7 +58,7 @@ def test_its_gradient_by_hand(smoothing, z_loss):
     target = np.where(np.arange(5) == targets[..., None], 1.0 - smoothing, smoothing / 4)
     log_z = jax.nn.logsumexp(logits, -1, keepdims=True)
     expected = weights[..., None] * (jax.nn.softmax(logits) * (1 + 2 * z_loss * log_z) - target)
-    np.testing.assert_allclose(jax.grad(total)(logits), expected, atol=1e-6)
+    assert_close(jax.grad(total)(logits), expected, 1e-6)
 
 
 def test_bfloat16_logits_cost_in_float32():
@@ -159,7 +159,7 @@ class TestRelease:
         logits, _ = self.stage_logits(tiny, tiny.params, 3)
         for stages, smoothing, z_loss in CASES:
             expected = tiny.arrays[self.prefix(stages, smoothing, z_loss) + "stage_logits"]
-            np.testing.assert_allclose(jnp.stack(logits[:stages]), expected, atol=1e-5)
+            assert_close(jnp.stack(logits[:stages]), expected, 1e-5)
 
     def test_the_second_stage_reads_the_first_ones_argmax(self, tiny):
         logits, _ = self.stage_logits(tiny, tiny.params, 1)

@@ -204,7 +204,7 @@ class TestChecksums:
         first = min(path for path in (tmp_path / "checkpoints" / "2" / part).rglob("*") if path.is_file())
         shutil.rmtree(tmp_path / "checkpoints" / "2" / part)
         name = first.relative_to(tmp_path / "checkpoints" / "2")
-        self.assert_refused(tmp_path, state.replace(ema=state.params), f"{name} is gone")
+        self.assert_refused(tmp_path, state.replace(ema=state.params), f"{name} is missing")
 
     def test_the_checkpoint_before_is_used(self, tmp_path, mesh, capfd):
         save(tmp_path, mesh, 2, 4)
@@ -230,9 +230,9 @@ class TestChecksums:
     @pytest.mark.parametrize(
         "damage, reason",
         [
-            (lambda lines: [], "SHA256SUMS lacks files of params"),
-            (lambda lines: lines[:-1], "SHA256SUMS lacks files of progress"),
-            (lambda lines: [line for line in lines if "  params" in line], "SHA256SUMS lacks files of progress"),
+            (lambda lines: [], "SHA256SUMS does not list all files of params"),
+            (lambda lines: lines[:-1], "SHA256SUMS does not list all files of progress"),
+            (lambda lines: [line for line in lines if "  params" in line], "does not list all files of progress"),
             (lambda lines: [*lines[:-1], lines[-1][:30]], "SHA256SUMS has changed since it was saved"),
             (lambda lines: [*lines[:-1], lines[-1][:76] + 5000 * "\ufffd"], "progress/"),
             (lambda lines: ["\x00" * 100], "SHA256SUMS has changed since it was saved"),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numerics import assert_close
 
 from padir import rng
 from padir.errors import PadirError
@@ -70,7 +71,7 @@ def test_gradient_and_metrics_are_those_of_the_whole_batch(model, num_devices, a
     for name in metrics:
         assert part_metrics[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(whole)) > 0.1
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), parts, whole)
+    assert_close(parts, whole, 1e-5)
 
 
 def test_plain_means_of_micro_batches_would_be_something_else():

@@ -273,7 +273,7 @@ def test_two_processes_translate_together(launch, corpus, tiny, tmp_path):
     assert launch(*again, **options, meanwhile=kill_all_but_what_is_done).returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "rejects.jsonl").exists()
     done = launch(*again, **options)
-    assert done.returncode == 0 and "are done; going on" in done.stderr and counts in done.stderr
+    assert done.returncode == 0 and "resuming; " in done.stderr and " are done" in done.stderr and counts in done.stderr
     paths = sorted((tmp_path / "killed").glob("shard-*"))
     assert len(paths) == 40 and "".join(path.read_text(encoding="utf-8") for path in paths) == shards
     assert (tmp_path / "killed" / "rejects.jsonl").read_bytes() == (output / "rejects.jsonl").read_bytes()

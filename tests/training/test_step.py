@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from numerics import assert_close
 
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
@@ -137,11 +138,7 @@ def test_eight_devices_take_the_same_steps_as_one(model):
     for alone, together in zip(one_history, eight_history, strict=True):
         for name in alone:
             assert together[name] == pytest.approx(alone[name], rel=1e-5), name
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
-        jax.device_get(one.params),
-        jax.device_get(eight.params),
-    )
+    assert_close(jax.device_get(eight.params), jax.device_get(one.params), 1e-5)
 
 
 def test_evaluation_is_free_of_chance_and_counts_rows():
