@@ -83,12 +83,12 @@ def test_tpu(joined):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"PADIR_COORDINATOR": None}, "^PADIR_COORDINATOR: not set; several processes need all of PADIR_COORDINATOR, "),
+        ({"PADIR_COORDINATOR": None}, "^PADIR_COORDINATOR: not set; set all of PADIR_COORDINATOR, "),
         ({"PADIR_NUM_PROCESSES": None, "PADIR_PROCESS_ID": ""}, "^PADIR_NUM_PROCESSES, PADIR_PROCESS_ID: not set"),
         ({"PADIR_NUM_PROCESSES": "two"}, "PADIR_NUM_PROCESSES=two: is not a whole number"),
         ({"PADIR_PROCESS_ID": "-1"}, "PADIR_PROCESS_ID=-1: is not a whole number"),
         ({"PADIR_PROCESS_ID": "4"}, "PADIR_PROCESS_ID=4: must be below PADIR_NUM_PROCESSES, 4"),
-        ({"PADIR_COORDINATOR": "localhost"}, "PADIR_COORDINATOR=localhost: name the host and port of process 0"),
+        ({"PADIR_COORDINATOR": "localhost"}, "PADIR_COORDINATOR=localhost: give the host and port of process 0"),
     ],
 )
 def test_variables_that_do_not_fit_are_refused(changes, message, joined):
@@ -113,7 +113,7 @@ def test_sigterm_still_ends_a_process_that_joined(run_python):
 
 def test_nobody_answers(joined):
     error = jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: timed out\nmore")
-    with pytest.raises(PadirError, match="process 2 of 4 did not meet the others at 127.0.0.1:1234: DEADLINE_EXCEEDED"):
+    with pytest.raises(PadirError, match="process 2 of 4 could not join the others at 127.0.0.1:1234: DEADLINE_EXCEEDED"):
         joined(LOCAL, error=error)
 
 
@@ -154,6 +154,6 @@ def test_the_others_end_as_the_first_does(error, others, monkeypatch):
             fail()
     monkeypatch.setattr(distributed, "is_first", lambda: False)
     monkeypatch.setattr(distributed, "first_decides", lambda answer: told[0])
-    with pytest.raises(others, match="fail failed in process 0, whose message says why") as raised:
+    with pytest.raises(others, match="fail failed in process 0; see the message of that process") as raised:
         fail()
     assert raised.type is others
