@@ -14,7 +14,15 @@ def assert_close(found, expected, tolerance, name=""):
     """That each array of two trees agrees, up to `tolerance` times the largest magnitude in the expected array.
 
     An element of a sum is as exact as the sum's largest terms are, not as its own size would suggest.
+
+    Args:
+      found: an array, or a tree of arrays.
+      expected: the same, or a list of numbers that stands for one array.
+      tolerance: relative to the largest magnitude of each array.
+      name: said in front of an array's path where it differs.
     """
+    if isinstance(expected, list) and all(np.ndim(element) == 0 for element in expected):
+        expected = np.asarray(expected, np.float64)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for (path, theirs), ours in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True):
         theirs = np.asarray(theirs, np.float64)

@@ -232,7 +232,10 @@ class TestChecksums:
         [
             (lambda lines: [], "SHA256SUMS does not list all files of params"),
             (lambda lines: lines[:-1], "SHA256SUMS does not list all files of progress"),
-            (lambda lines: [line for line in lines if "  params" in line], "does not list all files of progress"),
+            (
+                lambda lines: [line for line in lines if "  params" in line],
+                "SHA256SUMS does not list all files of progress",
+            ),
             (lambda lines: [*lines[:-1], lines[-1][:30]], "SHA256SUMS has changed since it was saved"),
             (lambda lines: [*lines[:-1], lines[-1][:76] + 5000 * "\ufffd"], "progress/"),
             (lambda lines: ["\x00" * 100], "SHA256SUMS has changed since it was saved"),

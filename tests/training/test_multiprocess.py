@@ -220,7 +220,7 @@ def test_what_the_first_process_refuses_ends_them_all(launch, runs):
     done = launch(runs["2x4"], "--gin.NetworkConfig.mlp_dim=128")
     assert done.returncode == 2
     assert done.stderr.count("holds a run with another configuration (model.network.mlp_dim: 64 there, 128 now)") == 1
-    assert "padir train: save_model failed in process 0, whose message says why" in done.stderr
+    assert "padir train: save_model failed in process 0; see the message of that process" in done.stderr
 
 
 DECODE = """

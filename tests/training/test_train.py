@@ -391,7 +391,7 @@ def test_buckets_too_short_for_the_data(tiny, tmp_path):
 
 
 def test_a_batch_that_devices_cannot_share(tiny, tmp_path):
-    with pytest.raises(PadirError, match="batch_size 12 does not divide evenly over 8 devices: choose a multiple of 8"):
+    with pytest.raises(PadirError, match="batch_size 12 does not divide evenly over 8 devices; choose a multiple of 8"):
         tiny.train(tmp_path / "run", batch_size=12)
     assert not (tmp_path / "run").exists()
 
