@@ -23,7 +23,10 @@ def test_growth_by_hand(script):
 
 
 def test_memory_stays(tiny, run_python, tmp_path):
-    """If the state (at least 300 kB of parameters) leaked at every update, memory would grow by over 100 MB."""
+    """If the state (at least 300 kB of parameters) leaked at every update, memory would grow by over 100 MB.
+
+    The slope may come to half of that: memory that malloc gave back at the start and took again later counts as growth.
+    """
     code = f"import runpy\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     output = tmp_path / "memory.json"
     options = {"output": output, "data_dir": tiny.data, "steps": 480, "every": 5, "buckets": 32}
@@ -32,4 +35,4 @@ def test_memory_stays(tiny, run_python, tmp_path):
     found = json.loads(output.read_text())
     assert found["steps"] == 480
     assert found["mb_at_last"] - found["mb_at_first"] < 30
-    assert 0.36 * found["mb_per_1000_steps"] < 30
+    assert 0.36 * found["mb_per_1000_steps"] < 50
