@@ -19,9 +19,17 @@ from padir.runtime.child_process import call_in_process, serve
 def prepare_in_process(
     task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSettings | None = None
 ) -> Manifest:
-    """Prepares a task in a child process; arguments and result are those of `padir.data.prepare.prepare`.
+    """Prepares a task in a child process, as `padir.data.prepare.prepare` does in this one.
 
     Prints the size of each split and how many pairs were left out or truncated.
+
+    Args:
+      task: the text, and how long its sources and targets may be.
+      output_dir: the folder of the prepared set; created if it does not exist.
+      settings: how to prepare it; `PrepareSettings()` if None.
+
+    Returns:
+      The manifest of the prepared set.
 
     Raises:
       PadirError: as for `padir.data.prepare.prepare`, or the `data` extra is not installed.
@@ -35,7 +43,15 @@ def prepare_in_process(
 def train_vocabulary_in_process(
     task: TaskConfig, output: str | os.PathLike, settings: PrepareSettings | None = None
 ) -> Vocabulary:
-    """Trains a vocabulary in a child process, with the arguments and result of `padir.data.prepare.train_vocabulary`.
+    """Trains a vocabulary in a child process, as `padir.data.prepare.train_vocabulary` does in this one.
+
+    Args:
+      task: the text to train on.
+      output: the SentencePiece file to write.
+      settings: the size of the vocabulary and the seed; `PrepareSettings()` if None.
+
+    Returns:
+      The vocabulary.
 
     Raises:
       PadirError: as for `padir.data.prepare.train_vocabulary`, or the `data` extra is not installed.
