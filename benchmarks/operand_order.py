@@ -31,16 +31,17 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
-from padir.nn import weights
 from padir.nn.network import NetworkConfig
+from padir.runtime import platforms
 from padir.types import EOS_ID, TokenIds
 
+CHOICES = platforms.OF_PLATFORM["cpu"]
 # (Largest number of rows for which the weight is first, largest size of a weight that is transposed.)
 VARIANTS = {
     "activations first": (0, 0),
     "weight first": (2**31, 0),
-    f"weight first up to {weights.FEW_ROWS} rows": (weights.FEW_ROWS, 0),
-    "as it is": (weights.FEW_ROWS, weights._SMALL_WEIGHT),
+    f"weight first up to {CHOICES.weight_first_rows} rows": (CHOICES.weight_first_rows, 0),
+    "as it is": (CHOICES.weight_first_rows, CHOICES.turned_weight_size),
 }
 
 
@@ -110,7 +111,8 @@ def _compiled(system: tuple, few_rows: int, small_weight: int):
     model, params, options = system
     # A model caches how its parameters were prepared, so each program needs a copy of its own.
     model = dataclasses.replace(model)
-    with mock.patch.multiple(weights, FEW_ROWS=few_rows, _SMALL_WEIGHT=small_weight):
+    how = dataclasses.replace(CHOICES, weight_first_rows=few_rows, turned_weight_size=small_weight)
+    with mock.patch.dict(platforms.OF_PLATFORM, {platforms.current(): how}):
         prepared = model.for_decoding(params)
         program = jax.jit(lambda prepared: model.decode(prepared, **options)).lower(prepared).compile()
     program(prepared)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from padir.errors import PadirError
-from padir.nn import weights
+from padir.runtime.platforms import choices
 from padir.types import PAD_ID, Array, TokenIds
 
 
@@ -64,7 +64,7 @@ def _has_columns(values: Array) -> bool:
     That is so where they may be logits of all tokens that `weights.project` has just written in that order, as it does
     for few rows: to turn them takes as long as computing them. Of values that lie otherwise the result is the same.
     """
-    few = _FEWEST_COLUMNS <= math.prod(values.shape[:-1]) <= weights.FEW_ROWS
+    few = _FEWEST_COLUMNS <= math.prod(values.shape[:-1]) <= choices().weight_first_rows
     return few and values.shape[-1] >= _SHORTEST_COLUMNS
 
 

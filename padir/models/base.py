@@ -16,9 +16,10 @@ from padir import rng
 from padir.checks import whole
 from padir.decoding.sampling import argmax
 from padir.errors import PadirError
-from padir.nn import flops, for_decoding
+from padir.nn import flops, for_decoding, weights
 from padir.nn.network import NetworkConfig
 from padir.objectives import losses
+from padir.runtime import platforms
 from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 Batch = dict[str, Array]
@@ -130,7 +131,7 @@ class BaseModel:
         return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(params=jax.random.key(0)))))[0]
 
     @cached_property
-    def _decoding_graphs(self) -> dict[str | None, nnx.GraphDef]:
+    def _decoding_graphs(self) -> dict[tuple, nnx.GraphDef]:
         return {}
 
     def _decoding_graph(self, compute_type: str | None) -> nnx.GraphDef:
@@ -139,9 +140,11 @@ class BaseModel:
             for_decoding.prepare(module.network, compute_type)
             return module
 
-        if compute_type not in self._decoding_graphs:
-            self._decoding_graphs[compute_type] = nnx.split(nnx.eval_shape(prepared))[0]
-        return self._decoding_graphs[compute_type]
+        # The form of prepared parameters depends on all of these.
+        of = (compute_type, platforms.choices(), weights.products_round())
+        if of not in self._decoding_graphs:
+            self._decoding_graphs[of] = nnx.split(nnx.eval_shape(prepared))[0]
+        return self._decoding_graphs[of]
 
     def init(self, seed: int | Array) -> PyTree:
         """Draws fresh parameters: a nested dict of float32 arrays, nearly T5X's (see `interop.t5x`)."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from padir.errors import PadirError
+from padir.runtime.platforms import choices
 from padir.types import Array
 
 # What decoding can round the factors of products with weights to; all other values keep the activations' type.
 COMPUTE_TYPES = ("bfloat16", "int8")
 
-# Up to so many rows of activations `project` puts the weight first, and up to so many numbers decoding turns a weight;
-# benchmarks/operand_order.py measures what either does.
-FEW_ROWS = 64
-_SMALL_WEIGHT = 2**17
+# Values of jax_default_matmul_precision with which a TPU rounds float32 factors to bfloat16.
+_ROUNDING_PRECISIONS = (None, "default", "fastest", "bfloat16")
 
 # The largest of a row of activations, or of what a weight has for an output, becomes this in int8.
 _INT8_LARGEST = 127
@@ -33,14 +33,17 @@ def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
 
     With few rows of activations, as in decoding, XLA's matrix product on CPU is up to twice as fast with the weight as
     the first operand, where its rows are contiguous. With many rows, as in training, it is not. One row of a
-    type narrower than float32 takes up to four times as long as eight rows, so it is padded.
+    type narrower than float32 takes up to four times as long as eight rows, so it is padded. What a platform does is
+    in `runtime.platforms`.
     """
-    x, rows = x.astype(weight.dtype), x.size // x.shape[-1]
-    if rows == 1 and weight.dtype.itemsize < 4:
+    x, rows, how = x.astype(weight.dtype), x.size // x.shape[-1], choices()
+    if rows == 1 and (how.pads_every_row or weight.dtype.itemsize < 4):
         eight = jnp.pad(x.reshape(1, -1), ((0, 7), (0, 0)))
         return project(weight, eight, dtype)[0].reshape(*x.shape[:-1], -1)
-    if rows <= FEW_ROWS:
+    if rows <= how.weight_first_rows:
         return jnp.moveaxis(jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype), 0, -1)
+    if not how.flattens_rows:
+        return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
     # With one axis of rows the gradient of the weight is one product; over several, XLA would first turn both factors.
     product = jnp.einsum("ri,oi->ro", x.reshape(rows, -1), weight, preferred_element_type=dtype)
     return product.reshape(*x.shape[:-1], -1)
@@ -107,16 +110,25 @@ def _to_int8(x: Array) -> tuple[Array, Array]:
     return jnp.round(x / scale).astype(jnp.int8), scale
 
 
+def products_round() -> bool:
+    """Whether the matrix unit rounds float32 factors to bfloat16, so that weights may be stored rounded.
+
+    JAX_DEFAULT_MATMUL_PRECISION=highest turns it off: products are then of true float32 on every platform.
+    """
+    return choices().rounds_weights and jax.config.jax_default_matmul_precision in _ROUNDING_PRECISIONS
+
+
 def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
     """The module that decoding uses in place of a weight [out, in].
 
     Args:
       weight: as it was trained.
       dtype: of activations.
-      compute_type: of `COMPUTE_TYPES`, or None for `dtype`.
+      compute_type: of `COMPUTE_TYPES`, or None for `dtype`, or for bfloat16 where products round to it anyway.
     """
     if compute_type == "int8":
         return Int8(weight)
-    if compute_type == "bfloat16" and dtype != jnp.bfloat16:
+    rounded = compute_type == "bfloat16" or (compute_type is None and products_round())
+    if rounded and dtype != jnp.bfloat16:
         return Bfloat16(weight)
-    return Turned(weight, dtype) if weight.size <= _SMALL_WEIGHT else Plain(weight, dtype)
+    return Turned(weight, dtype) if weight.size <= choices().turned_weight_size else Plain(weight, dtype)

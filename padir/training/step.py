@@ -18,6 +18,7 @@ from padir.models.base import Batch, Metrics
 from padir.models.kinds import Model
 from padir.runs.train_state import TrainState, abstract_train_state, shardings_of
 from padir.runtime import remat as rematerialisation
+from padir.runtime.platforms import tracing_for
 from padir.runtime.sharding import AxisRules, activations, batch_sharding, batch_ways, replicated
 from padir.training.optimizers import global_norm
 from padir.types import PAD_ID, PyTree
@@ -82,6 +83,7 @@ def make_train_step(
     if accumulate < 1:
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
     rematerialisation.check(remat)
+    platform = mesh.devices.flat[0].platform
 
     def split(gradients: PyTree) -> PyTree:
         # Gradients are split like their parameters, so each device sums and updates only its own part.
@@ -95,7 +97,7 @@ def make_train_step(
         def objective(trained: PyTree):
             return model.loss_and_metrics(model.join_frozen(trained, frozen), batch, key, True)
 
-        with activations(mesh, rules), rematerialisation.rematerialising(remat):
+        with tracing_for(platform), activations(mesh, rules), rematerialisation.rematerialising(remat):
             if accumulate == 1:
                 (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
                 gradients = split(gradients)
@@ -116,7 +118,7 @@ def make_train_step(
         in_shardings=(shardings, batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
-        compiler_options=_compiler_options(mesh.devices.flat[0].platform),
+        compiler_options=_compiler_options(platform),
     )
 
 
@@ -212,7 +214,7 @@ def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> 
     """
 
     def step(params: PyTree, batch: Batch) -> Metrics:
-        with activations(mesh, rules):
+        with tracing_for(mesh.devices.flat[0].platform), activations(mesh, rules):
             metrics = model.loss_and_metrics(params, batch, rng.stream(0, "evaluation"), False)[1]
         rows = (batch["decoder_target_tokens"][:, 0] != PAD_ID).sum()
         return {**metrics, "rows": rows}

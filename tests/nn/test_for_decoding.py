@@ -16,8 +16,9 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
 from padir.inference.translator import Decoder
-from padir.nn import for_decoding, weights
+from padir.nn import for_decoding
 from padir.nn.network import NetworkConfig
+from padir.runtime import platforms
 
 SOURCE = tiny_models.rows(3, 7)
 TARGET = tiny_models.rows(3, 9, seed=1)
@@ -33,6 +34,11 @@ def with_network(model, **options):
     return dataclasses.replace(model, network=NetworkConfig(**tiny_models.SIZES, max_positions=24, **options))
 
 
+def turns_up_to(size, monkeypatch):
+    how = dataclasses.replace(platforms.OF_PLATFORM["cpu"], turned_weight_size=size)
+    monkeypatch.setitem(platforms.OF_PLATFORM, "cpu", how)
+
+
 def params_of(model):
     return tiny_models.sharpen(model.init(3))
 
@@ -43,7 +49,7 @@ def names(params):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
-    monkeypatch.setattr(weights, "_SMALL_WEIGHT", 0)
+    turns_up_to(0, monkeypatch)
     model = with_network(PADIR, dtype="bfloat16", tied_logits=tied)
     prepared = names(model.for_decoding(params_of(model)).params)
     wide = {name.rsplit("/", 2)[-2] for name, leaf in prepared.items() if leaf.dtype == jnp.float32}
@@ -56,11 +62,13 @@ def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
 
 
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
-@pytest.mark.parametrize("limits", ["as they are", "nothing small", "too many positions"])
+@pytest.mark.parametrize("limits", ["as they are", "nothing small", "too many positions", "on GPU", "on TPU"])
 def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
     """Encoder output, attention by position, hidden states and logits."""
+    if limits.startswith("on "):
+        monkeypatch.setitem(platforms.OF_PLATFORM, "cpu", platforms.OF_PLATFORM[limits[3:].lower()])
     if limits == "nothing small":
-        monkeypatch.setattr(weights, "_SMALL_WEIGHT", 0)
+        turns_up_to(0, monkeypatch)
     if limits == "too many positions":
         monkeypatch.setattr(for_decoding, "_LARGEST_POSITIONAL_TABLE", 2 * 24**2 - 1)
     model = with_network(PADIR, **options)
@@ -76,7 +84,8 @@ def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
     expected = jax.jit(outputs)(params)
     found = jax.jit(outputs)(model.for_decoding(params))
     # Of bfloat16, one rounding of the last place more or less.
-    assert_close(found, expected, 3e-5 if model.network.dtype == "float32" else 0.02)
+    exact = model.network.dtype == "float32" and limits != "on TPU"
+    assert_close(found, expected, 3e-5 if exact else 0.02)
     assert float(jnp.std(expected[-1])) > 0.1
 
 
@@ -137,7 +146,7 @@ def test_what_is_put_in_the_place_of_what():
 
 def test_large_weights_are_the_very_same_arrays(monkeypatch):
     """So that they are not held twice."""
-    monkeypatch.setattr(weights, "_SMALL_WEIGHT", 16 * 16)
+    turns_up_to(16 * 16, monkeypatch)
     model = with_network(PADIR)
     params = params_of(model)
     trained, prepared = names(params), names(model.for_decoding(params).params)
@@ -154,3 +163,16 @@ def test_a_decoder_keeps_the_parameters_as_they_were_trained():
     kept = Decoder(PADIR, params).params
     assert jax.tree.structure(kept) == jax.tree.structure(params)
     assert all(np.array_equal(*pair) for pair in zip(jax.tree.leaves(kept), jax.tree.leaves(params), strict=True))
+
+
+def test_a_tpu_stores_weights_as_its_matrix_unit_reads_them(monkeypatch):
+    """Rounded once, unless the user asks for true float32. What is looked up or added stays as it was trained."""
+    monkeypatch.setitem(platforms.OF_PLATFORM, "cpu", platforms.OF_PLATFORM["tpu"])
+    params = params_of(PADIR)
+    prepared = names(PADIR.for_decoding(params).params)
+    assert prepared["network/decoder/layers/0/self_attention/query/for_products/weight"].dtype == jnp.bfloat16
+    assert prepared["network/token_embedder/for_products/weight"].dtype == jnp.bfloat16
+    assert prepared["network/token_embedder/embedding"].dtype == jnp.float32
+    with jax.default_matmul_precision("highest"):
+        prepared = names(PADIR.for_decoding(params).params)
+    assert {leaf.dtype for leaf in prepared.values()} == {jnp.dtype("float32")}
