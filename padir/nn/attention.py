@@ -89,12 +89,12 @@ class MultiHeadAttention(nnx.Module):
         query, key, value = map(self.split_heads, jnp.split(self.joined(x, self.dtype), 3, axis=-1))
         return query, KeyValue(key, value)
 
-    def join(self, compute_type: str | None) -> None:
+    def join(self, compute_type: str | None, *, causal: bool = False) -> None:
         """For decoding: one weight for query, key and value in the place of theirs, one product instead of three.
 
-        On platforms where three products are faster it does nothing.
+        On platforms where three products are faster it does nothing. `causal` is for an autoregressive decoder.
         """
-        if choices().joins_queries:
+        if causal or choices().joins_queries:
             self.joined = joined((self.query, self.key, self.value), self.dtype, compute_type)
             del self.query, self.key, self.value
 

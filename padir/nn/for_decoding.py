@@ -21,9 +21,9 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
 
     The logits of positional attention become a table, unless it would be too large. Weights take the form that products
     read fastest: query, key and value of self-attention are joined, and so are the keys and values of cross-attention
-    of all layers; small weights are transposed; all have the type of activations. Results change only by the order in
-    which floats are added up. With a `compute_type` of `weights.COMPUTE_TYPES` the factors of products with weights are
-    rounded to it; embeddings that are looked up are not.
+    of all layers; small weights are transposed; all have the type of activations. What is done on which platform is in
+    `runtime.platforms`. Results change only by the order in which floats are added up. With a `compute_type` of
+    `weights.COMPUTE_TYPES` the factors of products with weights are rounded to it; embeddings that are looked up are not.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):
@@ -33,10 +33,10 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
             del layer.pre_positional_attention_layer_norm
             del layer.positional_attention.query, layer.positional_attention.key
     decoder.join_source(compute_type)
-    for attention in [layer.attention for layer in network.encoder.layers] + [
-        layer.self_attention for layer in decoder.layers
-    ]:
-        attention.join(compute_type)
+    for layer in network.encoder.layers:
+        layer.attention.join(compute_type)
+    for layer in decoder.layers:
+        layer.self_attention.join(compute_type, causal=config.causal)
     for part in (network.encoder, decoder):
         for _, module in list(nnx.iter_modules(part)):
             if isinstance(module, Dense):

@@ -1,7 +1,7 @@
 """What programs do differently on each platform, and which platform the program being traced is for.
 
-All such choices are here. None changes a result by more than the order in which floats are summed, except
-`rounds_weights`, which makes a rounding visible that the hardware does anyway.
+All such choices are here. None changes a result by more than rounding: floats are summed and multiplied in another
+order, and `rounds_weights` makes a rounding visible that the hardware does anyway.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ class Choices:
     Attributes:
       weight_first_rows: up to so many rows of activations, a product takes the weight as its first operand.
       turned_weight_size: up to so many numbers, a weight is stored transposed for decoding.
-      joins_queries: whether decoding computes query, key and value of self-attention as one product.
+      joins_queries: whether decoding computes query, key and value of self-attention as one product where many
+        positions are computed at once. Where it is one, it always does.
       flattens_rows: whether a product of many rows merges all axes of its rows into one.
       pads_every_row: whether a product of one row is padded to eight rows in float32, too. In narrower types it always
         is.
       rounds_weights: whether decoding stores weights as bfloat16 if no compute type is given. True where the matrix
         unit rounds float32 factors to bfloat16 anyway.
+      reduces_jointly: whether the likeliest token and its log-probability are found in one reduction over pairs.
       turns_in_attention_gradient: whether attention's gradient transposes a factor before the product, not in it.
     """
 
@@ -36,6 +38,7 @@ class Choices:
     flattens_rows: bool
     pads_every_row: bool
     rounds_weights: bool
+    reduces_jointly: bool
     turns_in_attention_gradient: bool
 
 
@@ -47,6 +50,7 @@ _CPU = Choices(
     flattens_rows=True,
     pads_every_row=False,
     rounds_weights=False,
+    reduces_jointly=False,
     turns_in_attention_gradient=True,
 )
 _GPU = Choices(
@@ -56,6 +60,7 @@ _GPU = Choices(
     flattens_rows=True,
     pads_every_row=False,
     rounds_weights=False,
+    reduces_jointly=False,
     turns_in_attention_gradient=False,
 )
 # Estimated by XLA's compiler (benchmarks/tpu_programs.py). With the axes of a product as they are, XLA fuses it with
@@ -67,6 +72,7 @@ _TPU = Choices(
     flattens_rows=False,
     pads_every_row=True,
     rounds_weights=True,
+    reduces_jointly=True,
     turns_in_attention_gradient=False,
 )
 OF_PLATFORM = {"cpu": _CPU, "gpu": _GPU, "cuda": _GPU, "rocm": _GPU, "tpu": _TPU}
