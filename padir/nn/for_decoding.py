@@ -23,7 +23,8 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
     read fastest: query, key and value of self-attention are joined, and so are the keys and values of cross-attention
     of all layers; small weights are transposed; all have the type of activations. What is done on which platform is in
     `runtime.platforms`. Results change only by the order in which floats are added up. With a `compute_type` of
-    `weights.COMPUTE_TYPES` the factors of products with weights are rounded to it; embeddings that are looked up are not.
+    `weights.COMPUTE_TYPES` the factors of products with weights are rounded to it; embeddings that are looked up
+    are not.
     """
     config, decoder = network.config, network.decoder
     if tabulates_positions(config):
