@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from padir.errors import PadirError
+from padir.nn import reductions
 from padir.runtime.platforms import choices
 from padir.types import PAD_ID, Array, TokenIds
 
@@ -164,7 +165,7 @@ def greedy(logits: Array) -> tuple[Array, Array]:
     """The likeliest token: logits [..., V] → (tokens [...] int32, log-probabilities [...] float32)."""
     logits = logits.astype(jnp.float32)
     if choices().reduces_jointly:
-        return _greedy_in_one_reduction(logits)
+        return reductions.likeliest(logits)
     if not _has_columns(logits):
         return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
     groups = _columns(logits)
@@ -172,20 +173,6 @@ def greedy(logits: Array) -> tuple[Array, Array]:
     shift = _finite(largest)
     log_probs = largest - shift - _log_sum_of_exp(groups, shift)
     return tokens.reshape(logits.shape[:-1]), log_probs.reshape(logits.shape[:-1])
-
-
-def _greedy_in_one_reduction(logits: Array) -> tuple[Array, Array]:
-    """`greedy` where a reduction over pairs is as fast as one over numbers: logits are read twice, not three times."""
-    largest, last = logits.max(axis=-1, keepdims=True), logits.shape[-1] - 1
-    where = jnp.where(logits == largest, jnp.arange(last + 1, dtype=jnp.int32), last)
-    shift = _finite(largest)
-    sums, tokens = jax.lax.reduce(
-        (jnp.exp(logits - shift), where),
-        (jnp.float32(0), jnp.int32(last)),
-        lambda one, other: (one[0] + other[0], jnp.minimum(one[1], other[1])),
-        (logits.ndim - 1,),
-    )
-    return tokens, (largest - shift)[..., 0] - jnp.log(sums)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx, struct
 
 from padir.nn.layers import Dense, dropout
+from padir.nn.reductions import softmax
 from padir.nn.weights import for_products
 from padir.runtime.platforms import choices
 from padir.runtime.sharding import constrain
@@ -104,7 +105,10 @@ class MultiHeadAttention(nnx.Module):
 
     def normalised(self, logits: Array, bias: Array) -> Array:
         """Logits [B, H, Q, K] and what is broadcast to them → attention weights [B, H, Q, K] float32."""
-        return jax.nn.softmax(logits + bias.astype(self.logits_dtype), axis=-1).astype(jnp.float32)
+        biased = logits + bias.astype(self.logits_dtype)
+        if choices().reduces_jointly and biased.dtype == jnp.float32:
+            return softmax(biased)
+        return jax.nn.softmax(biased, axis=-1).astype(jnp.float32)
 
     def weights(self, query: Array, key: Array, bias: Array) -> Array:
         """Attention weights.

@@ -28,7 +28,7 @@ class Choices:
         is.
       rounds_weights: whether decoding stores weights as bfloat16 if no compute type is given. True where the matrix
         unit rounds float32 factors to bfloat16 anyway.
-      reduces_jointly: whether the likeliest token and its log-probability are found in one reduction over pairs.
+      reduces_jointly: whether maxima and sums of exponentials are found together (`nn.reductions`).
       turns_in_attention_gradient: whether attention's gradient transposes a factor before the product, not in it.
     """
 
