@@ -15,7 +15,7 @@ from flax import nnx, struct
 
 from padir.nn.layers import Dense, dropout
 from padir.nn.reductions import softmax
-from padir.nn.weights import for_products
+from padir.nn.weights import factor_type, for_products
 from padir.runtime.platforms import choices
 from padir.runtime.sharding import constrain
 from padir.types import Array
@@ -33,6 +33,7 @@ class MultiHeadAttention(nnx.Module):
     """T5 attention: no biases, no 1/sqrt(D) (the query initialisation carries it)."""
 
     joined: nnx.Module | None = None
+    out_of_heads: nnx.Param | None = None
 
     def __init__(
         self,
@@ -71,17 +72,26 @@ class MultiHeadAttention(nnx.Module):
         # Positions that all rows share come as one row, which cannot be split.
         return constrain(split, "batch" if len(x) > 1 else None, "length", "act_heads", None)
 
+    def _heads_of(self, dense: Dense, x: Array) -> Array:
+        """x [B, L, E] by one of the projections → [B, L, H, D]."""
+        if dense.for_products is not None or not choices().keeps_heads:
+            return self.split_heads(dense(x))
+        weight = dense.weight[...].astype(self.dtype)
+        by_head = weight.reshape(self.num_heads, -1, weight.shape[-1])
+        heads = jnp.einsum("bli,hdi->blhd", x.astype(self.dtype), by_head, preferred_element_type=self.dtype)
+        return constrain(heads, "batch" if len(x) > 1 else None, "length", "act_heads", None)
+
     def values(self, x: Array) -> Array:
         """x [B, keys, E] → values [B, keys, H, D]."""
-        return self.split_heads(self.value(x))
+        return self._heads_of(self.value, x)
 
     def key_value(self, x: Array) -> KeyValue:
         """x [B, keys, E] → keys and values [B, keys, H, D]."""
-        return KeyValue(self.split_heads(self.key(x)), self.values(x))
+        return KeyValue(self._heads_of(self.key, x), self.values(x))
 
     def queries(self, x: Array) -> Array:
         """x [B, Q, E] → queries [B, Q, H, D]."""
-        return self.split_heads(self.query(x))
+        return self._heads_of(self.query, x)
 
     def query_key_value(self, x: Array) -> tuple[Array, KeyValue]:
         """Of self-attention: x [B, Q, E] → queries, keys and values [B, Q, H, D]."""
@@ -98,6 +108,13 @@ class MultiHeadAttention(nnx.Module):
         if causal or choices().joins_queries:
             self.joined = joined((self.query, self.key, self.value), self.dtype, compute_type)
             del self.query, self.key, self.value
+
+    def keep_heads(self, compute_type: str | None) -> None:
+        """For decoding many positions at once: the output projection reads heads, where the platform wants that."""
+        if choices().keeps_heads and compute_type != "int8":
+            weight = self.out.weight[...].astype(factor_type(self.dtype, compute_type))
+            self.out_of_heads = nnx.Param(_of_heads(weight, self.num_heads))
+            del self.out
 
     def logits(self, query: Array, key: Array) -> Array:
         """Queries [B, Q, H, D], keys [B, K, H, D] → attention logits without a bias [B, H, Q, K]."""
@@ -125,7 +142,14 @@ class MultiHeadAttention(nnx.Module):
 
     def apply(self, weights: Array, value: Array) -> Array:
         """Weighted sum of values, projected back: [B, H, Q, K], [B, K, H, D] → [B, Q, E]."""
-        mixed = _weighted_sums(weights.astype(self.dtype), value.swapaxes(1, 2)).swapaxes(1, 2)
+        mixed = _weighted_sums(weights.astype(self.dtype), value.swapaxes(1, 2))
+        of_heads = self.out_of_heads
+        if of_heads is None and self.out.for_products is None and choices().keeps_heads:
+            of_heads = _of_heads(self.out.weight[...].astype(self.dtype), self.num_heads)
+        if of_heads is not None:
+            mixed = mixed.astype(of_heads.dtype)
+            return jnp.einsum("bhqd,hde->bqe", mixed, of_heads[...], preferred_element_type=self.dtype)
+        mixed = mixed.swapaxes(1, 2)
         return self.out(mixed.reshape(*mixed.shape[:-2], -1))
 
     def __call__(
@@ -140,6 +164,11 @@ class MultiHeadAttention(nnx.Module):
 def joined(parts: Sequence[Dense], dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
     """What multiplies with the weights of several maps of one input at once: their outputs side by side."""
     return for_products(jnp.concatenate([part.weight[...] for part in parts]), dtype, compute_type)
+
+
+def _of_heads(weight: Array, num_heads: int) -> Array:
+    """A weight [E, H · D] as [H, D, E]."""
+    return weight.T.reshape(num_heads, -1, len(weight))
 
 
 # The two products of attention, with gradients of their own (and so none forward, `jax.jvp`): JAX's are right, but on

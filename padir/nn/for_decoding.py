@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flax import nnx
 
+from padir.nn.attention import MultiHeadAttention
 from padir.nn.layers import Dense
 from padir.nn.network import EncoderDecoder, NetworkConfig
 
@@ -36,8 +37,13 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
     decoder.join_source(compute_type)
     for layer in network.encoder.layers:
         layer.attention.join(compute_type)
+        layer.attention.keep_heads(compute_type)
     for layer in decoder.layers:
         layer.self_attention.join(compute_type, causal=config.causal)
+        if not config.causal:
+            for _, attention in nnx.iter_children(layer):
+                if isinstance(attention, MultiHeadAttention):
+                    attention.keep_heads(compute_type)
     for part in (network.encoder, decoder):
         for _, module in list(nnx.iter_modules(part)):
             if isinstance(module, Dense):

@@ -118,6 +118,12 @@ def products_round() -> bool:
     return choices().rounds_weights and jax.config.jax_default_matmul_precision in _ROUNDING_PRECISIONS
 
 
+def factor_type(dtype: jnp.dtype, compute_type: str | None) -> jnp.dtype:
+    """The floating-point type in which decoding keeps the factors of products, for activations in `dtype`."""
+    rounded = compute_type == "bfloat16" or (compute_type is None and products_round())
+    return jnp.dtype("bfloat16") if rounded else dtype
+
+
 def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:
     """The module that decoding uses in place of a weight [out, in].
 
@@ -128,7 +134,6 @@ def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> n
     """
     if compute_type == "int8":
         return Int8(weight)
-    rounded = compute_type == "bfloat16" or (compute_type is None and products_round())
-    if rounded and dtype != jnp.bfloat16:
+    if factor_type(dtype, compute_type) != dtype:
         return Bfloat16(weight)
     return Turned(weight, dtype) if weight.size <= choices().turned_weight_size else Plain(weight, dtype)

@@ -23,6 +23,8 @@ class Choices:
       turned_weight_size: up to so many numbers, a weight is stored transposed for decoding.
       joins_queries: whether decoding computes query, key and value of self-attention as one product where many
         positions are computed at once. Where it is one, it always does.
+      keeps_heads: whether attention's projections write and read heads as an axis of their products. Otherwise products
+        are of all heads side by side, which are reshaped.
       flattens_rows: whether a product of many rows merges all axes of its rows into one.
       pads_every_row: whether a product of one row is padded to eight rows in float32, too. In narrower types it always
         is.
@@ -35,6 +37,7 @@ class Choices:
     weight_first_rows: int
     turned_weight_size: int
     joins_queries: bool
+    keeps_heads: bool
     flattens_rows: bool
     pads_every_row: bool
     rounds_weights: bool
@@ -47,6 +50,7 @@ _CPU = Choices(
     weight_first_rows=64,
     turned_weight_size=2**17,
     joins_queries=True,
+    keeps_heads=False,
     flattens_rows=True,
     pads_every_row=False,
     rounds_weights=False,
@@ -57,6 +61,7 @@ _GPU = Choices(
     weight_first_rows=64,
     turned_weight_size=2**17,
     joins_queries=True,
+    keeps_heads=False,
     flattens_rows=True,
     pads_every_row=False,
     rounds_weights=False,
@@ -69,6 +74,7 @@ _TPU = Choices(
     weight_first_rows=0,
     turned_weight_size=0,
     joins_queries=False,
+    keeps_heads=True,
     flattens_rows=False,
     pads_every_row=True,
     rounds_weights=True,
