@@ -3,7 +3,7 @@
 Folders are layers. From the top floor down, each imports only from those below it:
 
     cli
-    demo, analysis, theory
+    demo, analysis, theory, compilation
     evaluation, benchmark
     inference, training
     runs

@@ -16,9 +16,9 @@ from padir.benchmark import pictures
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
 from padir.benchmark.systems import Opened, System, open_systems
+from padir.benchmark.work import decode_cost, target_width
 from padir.benchmark.workloads import PreparedText, Request, Workload
 from padir.data.records import PreparedSet
-from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files.atomic import write_text
@@ -61,39 +61,16 @@ class Asked:
         self.steps[batch] = int(found.batch_steps)
 
     def cost(self, batch: Batch) -> flops.Cost:
-        """FLOPs and bytes of the computation for a batch, padding included.
-
-        If rows are compacted while decoding, the result is an upper bound.
-        """
-        model, rows = self.system.model, self.system.decoder.padded_rows(len(batch))
-        network, source = model.network, self.source_width(batch)
-        steps, hypotheses = self.steps[batch], rows * self.system.hypotheses
-        target, decode = self.target_width(batch), self.system.decode
-        once = flops.encode(network, rows, source + model.source_prefix)
-        once += flops.plan(network, rows, source, target, prepared=True)
-        shape = {"keys": target, "source": source, "sources": rows}
-        if self.system.is_autoregressive:
-            return once + steps * flops.decoder_pass(network, hypotheses, 1, **shape)
-        kept = hypotheses if decode.keep_hypotheses is None else rows * decode.keep_hypotheses
-        every = decode.candidates is None
-        first = flops.decoder_pass(network, hypotheses, target, **shape, logits=not decode.shared_candidates)
-        if decode.shared_candidates:
-            shared = shortcuts.count_shared(target, decode.candidates)
-            first += flops.all_logits(network, rows * target)
-            first += flops.candidate_logits(network, hypotheses * target, shared, lists=rows)
-
-        def later(queries: int) -> flops.Cost:
-            cost = flops.decoder_pass(network, kept, queries, **shape, logits=every)
-            if every:
-                return cost
-            positions = kept * queries
-            return cost + flops.candidate_logits(
-                network, positions, shortcuts.count(decode.candidates), lists=positions
-            )
-
-        whole = min(steps, shortcuts.WHOLE_STEPS)
-        some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
-        return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
+        """FLOPs and bytes of the computation for a batch, padding included; see `decode_cost`."""
+        return decode_cost(
+            self.system.model,
+            self.system.decode,
+            rows=self.system.decoder.padded_rows(len(batch)),
+            source=self.source_width(batch),
+            target=self.target_width(batch),
+            steps=self.steps[batch],
+            hypotheses=self.system.hypotheses,
+        )
 
     def source_width(self, batch: Batch) -> int:
         """The number of source tokens that a batch is padded to."""
@@ -104,12 +81,8 @@ class Asked:
 
         For requests in text the target length is not known, so the source length is used as an estimate.
         """
-        model, decode = self.system.model, self.system.decode
-        if self.system.is_autoregressive:
-            return decode.max_length(self.source_width(batch), model.max_target_length)
         longest = max(request.target_length or len(request.source) for request in batch)
-        buckets = (bucket for bucket in decode.target_buckets if longest <= bucket < model.max_target_length)
-        return next(buckets, model.max_target_length)
+        return target_width(self.system.model, self.system.decode, self.source_width(batch), longest)
 
 
 def latency(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from padir.benchmark.work import rows_per_source
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear
@@ -107,9 +108,7 @@ class Opened:
     @property
     def hypotheses(self) -> int:
         """Decoder rows per source."""
-        if isinstance(self.decode, Refinement):
-            return self.decode.hypotheses_per_source
-        return self.decode.rows_per_source
+        return rows_per_source(self.decode)
 
     def bytes(self, cost: Cost) -> int:
         """What is read for some work, at least."""

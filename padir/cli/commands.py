@@ -43,6 +43,8 @@ class Command:
         SIGTERM makes the command save a checkpoint and stop.
       gin_files: gin files to read if the user names none.
       positional: the parameter that may follow the command without its flag.
+      compiles: the command whose programs this one compiles for TPUs, if any. It takes all flags and gin bindings of
+        that command, which are passed to its function by name as the first argument. Its own flags are not gin's.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Command:
     trains: bool = False
     gin_files: tuple[str, ...] = ()
     positional: str | None = None
+    compiles: str | None = None
 
     @property
     def configurable(self) -> str:
@@ -76,6 +79,11 @@ def _translations(given: dict[str, Any]) -> str | None:
         return None
     return f"{given['output']}{'.gin' if given['shards'] is None else '/translate.gin'}"
 
+
+_ESTIMATED = (
+    "All figures are estimated by XLA's compiler for TPU; nothing is run. Needs the extra padir[tpu]. The exit status "
+    "is 1 if a program does not fit into memory."
+)
 
 _ALL = (
     Command(
@@ -196,6 +204,32 @@ _ALL = (
         "draw the figures of the paper's theory chapter and check its claims with exact calculations",
         "padir theory --output_dir=runs/theory --quick",
         configuration=_beside("{output_dir}/theory.gin"),
+    ),
+    Command(
+        "compile train",
+        "padir.compilation.commands:compile_train",
+        "compile the update of a training run for a slice of TPUs, without a TPU: does it fit, what would it cost",
+        "padir compile train --topology=v3-32 --gin_file=runs/wmt14_de_en_padir.gin --gin.DATA_DIR=\"'runs/data'\" "
+        "--gin.RUN_DIR=\"'runs/padir'\"",
+        note=_ESTIMATED,
+        compiles="train",
+    ),
+    Command(
+        "compile translate",
+        "padir.compilation.commands:compile_translate",
+        "compile the decode of a batch for a host of TPUs, without a TPU",
+        "padir compile translate --topology=v5litepod-4 --run_dir=runs/padir --batch_size=64",
+        note=_ESTIMATED,
+        compiles="translate",
+    ),
+    Command(
+        "compile benchmark latency",
+        "padir.compilation.commands:compile_latency",
+        "compile the requests of a latency benchmark for a host of TPUs, without a TPU",
+        "padir compile benchmark latency --topology=v5litepod-1 --gin_file=bench/paper.gin "
+        "--gin_file=bench/fixed_32.gin --output=runs/latency_v5e.json",
+        note=_ESTIMATED,
+        compiles="benchmark latency",
     ),
     Command(
         "import",

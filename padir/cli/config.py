@@ -14,6 +14,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,8 +28,14 @@ from padir.files.atomic import write_text
 from padir.runtime.distributed import is_first
 
 # By the names that gin files bind to.
-_FUNCTIONS = {command.configurable: command.function() for command in COMMANDS.values()}
+# A command that compiles another's programs is configured as that one.
+_CONFIGURED = [command for command in COMMANDS.values() if command.compiles is None]
+_FUNCTIONS = {command.configurable: command.function() for command in _CONFIGURED}
 _ANNOTATED: dict[str, Any] = {cls.__name__: cls for cls in DATACLASSES} | _FUNCTIONS
+
+
+# What is called with a command's arguments in place of its function, if anything.
+_in_place: ContextVar[Callable[[dict[str, Any]], Any] | None] = ContextVar("padir_in_place", default=None)
 
 
 def _keeping_configuration(command: Command) -> Callable[..., Any]:
@@ -37,6 +44,8 @@ def _keeping_configuration(command: Command) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def _call(**given: Any) -> Any:
+        if _in_place.get() is not None:
+            return _in_place.get()(given)
         parameters = inspect.signature(function).parameters.values()
         missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
         if missing:
@@ -66,7 +75,7 @@ _CONFIGURABLES = {
         command.configurable: gin.external_configurable(
             _keeping_configuration(command), command.configurable, module="padir"
         )
-        for command in COMMANDS.values()
+        for command in _CONFIGURED
     },
 }
 
@@ -194,8 +203,12 @@ def _original(error: BaseException) -> BaseException:
     return error
 
 
-def run(command: str) -> Any:
+def run(command: str, instead: Callable[[dict[str, Any]], Any] | None = None) -> Any:
     """Runs a subcommand with what has been parsed.
+
+    Args:
+      command: its name in gin files.
+      instead: called with the arguments that were given to the command, by name, in place of its function.
 
     Raises:
       PadirError: a required value was not given.
@@ -204,6 +217,7 @@ def run(command: str) -> Any:
     if missing:
         options = " ".join(f"--gin.{name}=…" for name in missing)
         raise PadirError(f"give a value for {', '.join(missing)} ({options})")
+    token = _in_place.set(instead)
     try:
         return _CONFIGURABLES[command]()
     except BrokenPipeError:
@@ -218,6 +232,8 @@ def run(command: str) -> Any:
             raise
         names = [f"{found.group(2)}.{name.strip(' ')}".replace("'", "") for name in found.group(1).split(",")]
         raise PadirError(f"no value for {', '.join(names)}; bind it in a gin file or with --gin.NAME=VALUE") from error
+    finally:
+        _in_place.reset(token)
 
 
 def has_value(name: str) -> bool:

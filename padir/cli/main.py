@@ -15,6 +15,7 @@ from typing import Any
 
 from padir import __version__
 from padir.cli.commands import COMMANDS, Command
+from padir.compilation import deviceless
 from padir.errors import PREEMPTED_STATUS, PadirError, Preempted
 
 # Parameters of these types become flags; everything else is set through gin.
@@ -30,7 +31,7 @@ _FLAG_TYPES = {
 }
 
 
-# First words of commands of two words, such as "benchmark" in "benchmark latency".
+# First words of commands of several words, such as "benchmark" in "benchmark latency".
 _GROUPS = {name.split()[0] for name in COMMANDS if " " in name}
 
 
@@ -48,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = joined(arguments)
     chosen = arguments[0] if arguments else None
+    if chosen in COMMANDS and COMMANDS[chosen].compiles:
+        deviceless.set_environment()
     parser, commands = _parser(chosen)
     options, rest = parser.parse_known_args(arguments)
     bindings = [argument.removeprefix("--gin.") for argument in rest if argument.startswith("--gin.")]
@@ -83,12 +86,13 @@ def _tell(text: str) -> None:
 def joined(arguments: list[str]) -> list[str]:
     """Rewrites the arguments into the form that the parser expects.
 
-    The two words of a command become one argument: ["benchmark", "latency", …] → ["benchmark latency", …].
+    The words of a command become one argument: ["benchmark", "latency", …] → ["benchmark latency", …].
     A positional argument gets its flag: ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"].
     """
     if len(arguments) > 1 and not arguments[1].startswith("-"):
         if arguments[0] in _GROUPS:
-            return [" ".join(arguments[:2]), *arguments[2:]]
+            words = next((n for n in (3, 2) if " ".join(arguments[:n]) in COMMANDS), 2)
+            return [" ".join(arguments[:words]), *arguments[words:]]
         command = COMMANDS.get(arguments[0])
         if command is not None and command.positional is not None:
             return [arguments[0], f"--{command.positional}={arguments[1]}", *arguments[2:]]
@@ -101,14 +105,25 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     from padir.runtime import distributed, host_memory
 
     command = COMMANDS[options.command]
+    configured = COMMANDS[command.compiles or command.name]
     if command.trains:
         host_memory.keep_freed_before_jax()
-    name = command.configurable
+    name = configured.configurable
     if options.compilation_cache:
         _keep_compiled(options.compilation_cache)
     flags = {flag: getattr(options, flag) for flag in flags_of(command)}
+    own = {}
+    if command.compiles:
+        deviceless.check()
+        own = {flag: flags.pop(flag) for flag in own_flags_of(command)}
+        own = {flag: value for flag, value in own.items() if value is not None}
+        if "topology" not in own:
+            raise PadirError("no value for topology; give --topology=NAME, such as v3-32 or v5litepod-16")
     given = [f"{name}.{flag} = {value!r}" for flag, value in flags.items() if value is not None]
-    config.parse(options.gin_file or command.gin_files, given + bindings, options.gin_search_path)
+    config.parse(options.gin_file or configured.gin_files, given + bindings, options.gin_search_path)
+    if command.compiles:
+        config.run(name, lambda arguments: command.function()(arguments, **own))
+        return
     config.check_reached(name, bindings)
     if command.distributed(config.has_value):
         distributed.initialize(preemption=command.trains)
@@ -124,7 +139,16 @@ def _keep_compiled(folder: str) -> None:
 
 
 def flags_of(command: Command) -> dict[str, inspect.Parameter]:
-    """A command's flags by name: its parameters that are strings, lists of strings, numbers or booleans."""
+    """A command's flags by name: its parameters that are strings, lists of strings, numbers or booleans.
+
+    Those of a command that compiles another are the other's, and its own.
+    """
+    others = flags_of(COMMANDS[command.compiles]) if command.compiles else {}
+    return others | own_flags_of(command)
+
+
+def own_flags_of(command: Command) -> dict[str, inspect.Parameter]:
+    """The flags of a command that are parameters of its own function, by name."""
     parameters = inspect.signature(command.function()).parameters
     return {name: parameter for name, parameter in parameters.items() if str(parameter.annotation) in _FLAG_TYPES}
 
@@ -179,9 +203,10 @@ class _Never(argparse.Action):
 
 
 def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
+    name = COMMANDS[command.compiles or command.name].configurable
     group = parser.add_argument_group(
         "flags of this command",
-        f"--FLAG=VALUE is short for --gin.{command.configurable}.FLAG=VALUE; all other parameters are set through gin",
+        f"--FLAG=VALUE is short for --gin.{name}.FLAG=VALUE; all other parameters are set through gin",
     )
     for name, parameter in flags_of(command).items():
         needed = parameter.default is parameter.empty
@@ -237,7 +262,7 @@ def dataclasses_of(command: Command) -> list[type]:
     """The dataclasses among the types of a command's parameters that gin can construct, without duplicates."""
     from padir.cli.configurables import DATACLASSES
 
-    hints = typing.get_type_hints(command.function()).values()
+    hints = typing.get_type_hints(COMMANDS[command.compiles or command.name].function()).values()
     options = [option for hint in hints for option in typing.get_args(hint) or (hint,)]
     return list(dict.fromkeys(option for option in options if option in DATACLASSES))
 

@@ -158,8 +158,7 @@ class Decoder:
         for row, ids in enumerate(sources):
             batch[row, : len(ids)] = ids
         placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
-        if ways > 1 and isinstance(decode, Refinement):
-            decode = dataclasses.replace(decode, compact_rows=False, logits_block=None)
+        decode = on_devices(decode, ways)
         # The number of refinement steps is an argument, so that 1, 4 and 10 steps share one compiled program.
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
         given = {}
@@ -177,8 +176,7 @@ class Decoder:
 
     def padded_rows(self, sources: int) -> int:
         """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""
-        ways = self._mesh.devices.size
-        return ways * _power_of_two(-(-sources // ways))
+        return padded_rows(sources, self._mesh.devices.size)
 
     def checked(self, decode: DecodeConfig | None, *, has_lengths: bool = True) -> DecodeConfig:
         """Returns `decode`, or `default_decode` for None, after checking that it suits the model.
@@ -363,6 +361,18 @@ def check_batch_size(batch_size: int) -> None:
     """Raises PadirError unless `batch_size` is at least 1."""
     if batch_size < 1:
         raise PadirError(f"batch_size: {batch_size} is not at least 1")
+
+
+def on_devices(decode: DecodeConfig, count: int) -> DecodeConfig:
+    """Returns the decode configuration without the options that only one device can use, if there are several."""
+    if count > 1 and isinstance(decode, Refinement):
+        return dataclasses.replace(decode, compact_rows=False, logits_block=None)
+    return decode
+
+
+def padded_rows(sources: int, devices: int) -> int:
+    """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""
+    return devices * _power_of_two(-(-sources // devices))
 
 
 def source_width(model: Model, length: int) -> int:

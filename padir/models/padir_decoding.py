@@ -72,10 +72,15 @@ def decode(
     if config.t5x_compat:
         return _refine_as_released(model, job, config)
     # One compiled branch per padded length, chosen on device: no round trip to ask how long it will be.
-    buckets = [*(b for b in config.target_buckets if b < model.max_target_length), model.max_target_length]
+    buckets = target_buckets(model, config)
     branches = [lambda job, bucket=bucket: _refine(model, job, bucket, config) for bucket in buckets]
     index = jnp.searchsorted(jnp.asarray(buckets), lengths.max())
     return jax.lax.switch(index, branches, job)
+
+
+def target_buckets(model: BaseModel, config: Refinement) -> list[int]:
+    """Returns the lengths that targets are padded to, ascending. A decode has a compiled branch for each."""
+    return [*(length for length in config.target_buckets if length < model.max_target_length), model.max_target_length]
 
 
 def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, has_lengths: bool = True) -> None:

@@ -1,0 +1,70 @@
+"""FLOPs and bytes of decoding a batch, counted from shapes."""
+
+from __future__ import annotations
+
+from padir.decoding import shortcuts
+from padir.decoding.refinement import Refinement
+from padir.models.kinds import DecodeConfig, Model
+from padir.models.padir_decoding import target_buckets
+from padir.nn import flops
+
+
+def decode_cost(
+    model: Model, decode: DecodeConfig, *, rows: int, source: int, target: int, steps: int, hypotheses: int
+) -> flops.Cost:
+    """Returns the work of decoding a batch, padding included.
+
+    If rows are compacted while decoding, the result is an upper bound.
+
+    Args:
+      model: the model.
+      decode: its decode configuration.
+      rows: the number of sources, padding included.
+      source: tokens that each is padded to.
+      target: tokens that targets are padded to; for an autoregressive model the room of its cache.
+      steps: decoder passes.
+      hypotheses: decoder rows per source.
+    """
+    network, count = model.network, rows * hypotheses
+    once = flops.encode(network, rows, source + model.source_prefix)
+    once += flops.plan(network, rows, source, target, prepared=True)
+    shape = {"keys": target, "source": source, "sources": rows}
+    if not isinstance(decode, Refinement):
+        return once + steps * flops.decoder_pass(network, count, 1, **shape)
+    kept = count if decode.keep_hypotheses is None else rows * decode.keep_hypotheses
+    every = decode.candidates is None
+    first = flops.decoder_pass(network, count, target, **shape, logits=not decode.shared_candidates)
+    if decode.shared_candidates:
+        shared = shortcuts.count_shared(target, decode.candidates)
+        first += flops.all_logits(network, rows * target)
+        first += flops.candidate_logits(network, count * target, shared, lists=rows)
+
+    def later(queries: int) -> flops.Cost:
+        cost = flops.decoder_pass(network, kept, queries, **shape, logits=every)
+        if every:
+            return cost
+        positions = kept * queries
+        return cost + flops.candidate_logits(network, positions, shortcuts.count(decode.candidates), lists=positions)
+
+    whole = min(steps, shortcuts.WHOLE_STEPS)
+    some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
+    return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
+
+
+def rows_per_source(decode: DecodeConfig) -> int:
+    """Returns the decoder rows that a source takes."""
+    return decode.hypotheses_per_source if isinstance(decode, Refinement) else decode.rows_per_source
+
+
+def target_width(model: Model, decode: DecodeConfig, source: int, longest: int) -> int:
+    """Returns the number of target tokens that a batch is padded to.
+
+    Args:
+      model: the model.
+      decode: its decode configuration.
+      source: tokens that sources are padded to, which decide for an autoregressive model.
+      longest: the longest target, which decides for a parallel one.
+    """
+    if not isinstance(decode, Refinement):
+        return decode.max_length(source, model.max_target_length)
+    return next((bucket for bucket in target_buckets(model, decode) if longest <= bucket), model.max_target_length)

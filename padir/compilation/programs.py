@@ -1,0 +1,197 @@
+"""Our programs, traced and compiled for a slice of TPUs: an update of training, and the decode of a batch."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from padir import rng
+from padir.compilation.topologies import Slice
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.inference.program import decode_program
+from padir.inference.translator import on_devices
+from padir.models.kinds import DecodeConfig, Model
+from padir.runs.train_state import abstract_train_state
+from padir.runtime import sharding
+from padir.runtime.platforms import tracing_for
+from padir.runtime.sharding import Layout
+from padir.training.optimizers import OptimizerConfig
+from padir.training.step import MODEL_FEATURES, make_train_step
+from padir.types import PyTree
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program.
+
+    Attributes:
+      executable: of JAX; it can be analysed and serialised, but not run.
+      text: the scheduled program.
+      seconds: what compiling took, tracing included.
+      peak_bytes: the most memory of a device that it uses.
+      program_bytes: the size of the program itself.
+    """
+
+    executable: jax.stages.Compiled
+    text: str
+    seconds: float
+    peak_bytes: int
+    program_bytes: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What the compiler says of a program that does not fit into memory.
+
+    Attributes:
+      reason: in one line, as on a TPU.
+      missing_bytes: how much more memory a device would need; None if the compiler does not say.
+    """
+
+    reason: str
+    missing_bytes: int | None
+
+
+def compiled(lower: Callable[[], jax.stages.Lowered]) -> Compiled | Refused:
+    """Compiles the program that `lower` traces."""
+    start = time.perf_counter()
+    with tracing_for("tpu"):
+        lowered = lower()
+    try:
+        executable = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _refused(str(error))
+    seconds = time.perf_counter() - start
+    memory = executable.memory_analysis()
+    return Compiled(
+        executable,
+        executable.as_text(),
+        seconds,
+        memory.peak_memory_in_bytes,
+        memory.generated_code_size_in_bytes,
+    )
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _refused(message: str) -> Refused:
+    exceeded = re.search(r"[Ee]xceeded? \w+ capacity by ([\d.]+)([KMGT]?)", message)
+    missing = None if exceeded is None else int(float(exceeded.group(1)) * _UNITS[exceeded.group(2)])
+    return Refused(" ".join(message.splitlines()[0].split()), missing)
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update of training, as `padir train` would do it.
+
+    Attributes:
+      model: the model.
+      num_steps: updates of the run.
+      batch_size: examples of an update, over all devices.
+      length: tokens that source and target are padded to.
+      optimizer: its settings.
+      layout: how the devices share the work.
+      remat: what the backward pass recomputes.
+      accumulate: micro-batches.
+      skip_non_finite: as in `training.guards.Guards`.
+    """
+
+    model: Model
+    num_steps: int
+    batch_size: int
+    length: int
+    optimizer: OptimizerConfig = OptimizerConfig()
+    layout: Layout = Layout()
+    remat: str = "none"
+    accumulate: int = 1
+    skip_non_finite: bool = False
+
+    def lower(self, topology: Slice) -> jax.stages.Lowered:
+        """Traces it for the devices of `topology`; raises PadirError if sizes do not divide over them."""
+        mesh = sharding.make_mesh(topology.devices(), self.layout)
+        sharding.check_batch_size(self.batch_size, mesh)
+        optimizer, rules = self.optimizer.build(self.num_steps), self.layout.rules
+        ema = self.optimizer.ema_decay
+        state = abstract_train_state(self.model, optimizer, mesh, rules, ema=ema is not None)
+        step = make_train_step(
+            self.model,
+            optimizer,
+            self.optimizer.schedule(self.num_steps),
+            0,
+            mesh,
+            self.accumulate,
+            rules=rules,
+            remat=self.remat,
+            ema_decay=ema,
+            skip_non_finite=self.skip_non_finite,
+        )
+        tokens = jax.ShapeDtypeStruct((self.batch_size, self.length), jnp.int32, sharding=sharding.batch_sharding(mesh))
+        return step.lower(state, dict.fromkeys(MODEL_FEATURES, tokens))
+
+    def flops(self) -> int:
+        """Operations of an update, over all devices, by our own count."""
+        return self.model.training_flops(self.batch_size, self.length, self.length)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """The decode of a batch, as `Translator` would do it with the devices of one host.
+
+    Attributes:
+      model: the model.
+      decode: its decode configuration.
+      rows: sources of a batch, a multiple of the devices.
+      source: tokens that sources are padded to.
+      devices: how many devices of the host are used.
+      compute_type: what factors of products with weights are rounded to.
+      given_lengths: whether target lengths are arguments of the program, as in benchmarks.
+    """
+
+    model: Model
+    decode: DecodeConfig
+    rows: int
+    source: int
+    devices: int
+    compute_type: str | None = None
+    given_lengths: bool = False
+
+    def lower(self, topology: Slice) -> jax.stages.Lowered:
+        """Traces it for the first devices of `topology`."""
+        mesh = sharding.make_mesh(topology.devices()[: self.devices])
+        if self.rows % self.devices:
+            raise PadirError(f"a batch of {self.rows} does not divide evenly over {self.devices} devices")
+        prepared = jax.eval_shape(lambda: self.model.for_decoding(self.model.init(0), self.compute_type))
+        leaves, structure = jax.tree.flatten((prepared, None))
+        everywhere = sharding.replicated(mesh)
+        decode, steps = on_devices(self.decode, self.devices), ()
+        if isinstance(decode, Refinement):
+            decode, steps = decode.steps_as_data
+        program = decode_program(self.model, decode, structure)
+        rows = sharding.batch_sharding(mesh)
+        given = {}
+        if self.given_lengths:
+            several = (decode.num_hypotheses,) if isinstance(decode, Refinement) else ()
+            given["lengths"] = jax.ShapeDtypeStruct((self.rows, *several), jnp.int32, sharding=rows)
+        return program.lower(
+            _placed(leaves, everywhere),
+            jax.ShapeDtypeStruct((self.rows, self.source), jnp.int32, sharding=rows),
+            _placed(jax.eval_shape(functools.partial(rng.stream, 0, "decode")), everywhere),
+            *_placed(jax.eval_shape(lambda: tuple(map(jnp.asarray, map(np.int32, steps)))), everywhere),
+            **given,
+        )
+
+
+def _placed(tree: PyTree, where: NamedSharding) -> PyTree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), tree)
