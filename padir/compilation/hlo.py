@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(")
@@ -23,6 +21,7 @@ _COLLECTIVE = re.compile(rf"^\s*(?:ROOT )?%?[\w.\-]+ = (.*?) ({'|'.join(_COLLECT
 _SHAPE = re.compile(r"\b(pred|[sub]?f?\d+\w*|bf16)\[([\d,]*)\]")
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _HOST = ("infeed", "outfeed", "send", "recv")
 
 
@@ -70,7 +69,7 @@ class Analysis:
       by_module: by source file.
       opcodes: how many instructions there are of each kind, fused ones not counted.
       collectives: by kind and network.
-      host_transfers: instructions that exchange data with the host.
+      host_transfers: instructions that exchange data with the host, collectives between slices not counted.
       lines: of the text.
     """
 
@@ -89,7 +88,6 @@ def analyse(
     text: str,
     trips: int = 1,
     *,
-    devices_per_slice: int | None = None,
     branch: tuple[int, int] | None = None,
 ) -> Analysis:
     """Reads a compiled program.
@@ -97,7 +95,6 @@ def analyse(
     Args:
       text: `compiled.as_text()`.
       trips: how often a loop runs of which the compiler does not know it.
-      devices_per_slice: devices with consecutive numbers that share a slice; None if all do.
       branch: (of, index): in conditionals with `of` branches, the one with this index runs. In others the dearest does.
     """
     program = _Program(text, trips, branch)
@@ -110,10 +107,17 @@ def analyse(
             found.by_source[source] += times * cycles
             found.by_module[source.partition(":")[0]] += times * cycles
         if match := _COLLECTIVE.match(line):
-            entry = collectives[match.group(2), _crosses(line, devices_per_slice)]
+            entry = collectives[match.group(2), False]
             entry[0] += times
             entry[1] += times * _result_bytes(match.group(1), started=bool(match.group(3)))
-        found.host_transfers += any(f" {opcode}(" in line for opcode in _HOST)
+        if match := _BETWEEN_SLICES.search(line):
+            # Slices exchange data through their hosts: every collective between them sends and receives.
+            if " send(" in line:
+                entry = collectives[match.group(1).lower().replace("_", "-"), True]
+                entry[0] += times
+                entry[1] += times * _result_bytes(line.partition(" = ")[2].partition(" send(")[0], started=True)
+        elif any(f" {opcode}(" in line for opcode in _HOST):
+            found.host_transfers += 1
     found.collectives = [Collective(*key, *entry) for key, entry in sorted(collectives.items())]
     found.cycles = program.total(program.entry)
     found.loops = program.loops_of(program.entry)
@@ -229,23 +233,3 @@ def _result_bytes(shapes: str, *, started: bool) -> int:
     if started and len(sizes) > 1 and shapes.lstrip().startswith("("):
         return max(sizes)
     return sum(sizes)
-
-
-def _crosses(line: str, devices_per_slice: int | None) -> bool:
-    """Whether any group of a collective has devices of two slices."""
-    if devices_per_slice is None:
-        return False
-    return any(len({device // devices_per_slice for device in group}) > 1 for group in _groups(line))
-
-
-def _groups(line: str) -> list[list[int]]:
-    """The groups of device numbers that a collective works in."""
-    tiled = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
-    if tiled:
-        shape, dims, order = ([int(n) for n in (part or "").split(",") if n] for part in tiled.groups())
-        numbers = np.arange(math.prod(dims)).reshape(dims)
-        return (numbers.transpose(order) if order else numbers).reshape(shape).tolist()
-    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}", line)
-    if not listed:
-        return []
-    return [[int(n) for n in group.split(",") if n] for group in re.findall(r"\{([\d,]*)\}", listed.group(1))]

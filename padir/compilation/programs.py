@@ -87,9 +87,18 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _refused(message: str) -> Refused:
-    exceeded = re.search(r"[Ee]xceeded? \w+ capacity by ([\d.]+)([KMGT]?)", message)
-    missing = None if exceeded is None else int(float(exceeded.group(1)) * _UNITS[exceeded.group(2)])
+    missing = None
+    if found := re.search(r"[Ee]xceeded? \w+ capacity by ([\d.]+[KMGT]?)", message):
+        missing = _bytes(found.group(1))
+    elif found := re.search(r"\(([\d.]+[KMGT]?)\) exceeds available \w+ \(([\d.]+[KMGT]?)\)", message):
+        missing = _bytes(found.group(1)) - _bytes(found.group(2))
     return Refused(" ".join(message.splitlines()[0].split()), missing)
+
+
+def _bytes(text: str) -> int:
+    """'1.5G' → bytes."""
+    digits = text.rstrip("KMGT")
+    return int(float(digits) * _UNITS[text[len(digits) :]])
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,7 @@ def described(
     memory = topology.generation.gibibytes * _GIBI
     if isinstance(found, Refused):
         return {"fits": False, "reason": found.reason, "missing_bytes": found.missing_bytes, "memory_bytes": memory}
-    per_slice = len(topology.devices()) // topology.num_slices if topology.num_slices > 1 else None
-    said = analyse(found.text, trips, devices_per_slice=per_slice, branch=branch)
+    said = analyse(found.text, trips, branch=branch)
     seconds = None
     if topology.generation.gigahertz is not None:
         seconds = said.cycles / (1e9 * topology.generation.gigahertz)

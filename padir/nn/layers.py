@@ -7,6 +7,7 @@ key (None: off), so a layer is a pure function of its inputs and can be remateri
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +76,10 @@ class Dense(nnx.Module):
 
 
 class Embed(nnx.Module):
-    """A table [size, E] looked up by id, and used transposed as tied logits."""
+    """A table [size, E] looked up by id, and used transposed as tied logits.
+
+    In training it may be [copies, size, E], all equal: each is used for its share of the rows.
+    """
 
     for_products: nnx.Module | None = None
 
@@ -85,13 +89,15 @@ class Embed(nnx.Module):
 
     def __call__(self, ids: Array) -> Array:
         """ids [...] int32 → [..., E]. A gather, not a one-hot product: the table is read once per token."""
-        return jnp.take(self.embedding[...], ids, axis=0).astype(self.dtype)
+        rows = _of_own_rows(lambda table, ids: jnp.take(table, ids, axis=0), self.embedding[...], ids)
+        return rows.astype(self.dtype)
 
     def attend(self, x: Array) -> Array:
         """x [..., E] → dot products with every row of the table [..., size], in float32."""
         if self.for_products is not None:
             return self.for_products(x, jnp.dtype("float32"))
-        return project(self.embedding[...].astype(self.dtype), x, jnp.dtype("float32"))
+        table = self.embedding[...].astype(self.dtype)
+        return _of_own_rows(lambda table, x: project(table, x, jnp.dtype("float32")), table, x)
 
     def prepare(self, compute_type: str | None, *, attended: bool) -> None:
         """Keeps the table in the type it is looked up in, so that no request need convert it.
@@ -101,6 +107,14 @@ class Embed(nnx.Module):
         self.embedding = nnx.Param(self.embedding[...].astype(self.dtype))
         if attended:
             self.for_products = for_products(self.embedding[...], self.dtype, compute_type)
+
+
+def _of_own_rows(function: Callable[[Array, Array], Array], table: Array, x: Array) -> Array:
+    """function(table, x); of tables [copies, size, E] each is for its share of the rows of x [N, …]."""
+    if table.ndim == 2:
+        return function(table, x)
+    result = jax.vmap(function)(table, x.reshape(len(table), -1, *x.shape[1:]))
+    return result.reshape(len(x), *result.shape[2:])
 
 
 class RMSNorm(nnx.Module):

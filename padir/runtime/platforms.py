@@ -31,6 +31,8 @@ class Choices:
       rounds_weights: whether decoding stores weights as bfloat16 if no compute type is given. True where the matrix
         unit rounds float32 factors to bfloat16 anyway.
       reduces_jointly: whether maxima and sums of exponentials are found together (`nn.reductions`).
+      copies_table: whether, in data-parallel training, each device uses its own copy of the token embeddings, so that
+        their gradients are summed over the devices once.
       turns_in_attention_gradient: whether attention's gradient transposes a factor before the product, not in it.
     """
 
@@ -42,6 +44,7 @@ class Choices:
     pads_every_row: bool
     rounds_weights: bool
     reduces_jointly: bool
+    copies_table: bool
     turns_in_attention_gradient: bool
 
 
@@ -55,6 +58,7 @@ _CPU = Choices(
     pads_every_row=False,
     rounds_weights=False,
     reduces_jointly=False,
+    copies_table=False,
     turns_in_attention_gradient=True,
 )
 _GPU = Choices(
@@ -66,6 +70,7 @@ _GPU = Choices(
     pads_every_row=False,
     rounds_weights=False,
     reduces_jointly=False,
+    copies_table=False,
     turns_in_attention_gradient=False,
 )
 # Estimated by XLA's compiler (benchmarks/tpu_programs.py). With the axes of a product as they are, XLA fuses it with
@@ -79,6 +84,7 @@ _TPU = Choices(
     pads_every_row=True,
     rounds_weights=True,
     reduces_jointly=True,
+    copies_table=True,
     turns_in_attention_gradient=False,
 )
 OF_PLATFORM = {"cpu": _CPU, "gpu": _GPU, "cuda": _GPU, "rocm": _GPU, "tpu": _TPU}

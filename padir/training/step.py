@@ -18,8 +18,8 @@ from padir.models.base import Batch, Metrics
 from padir.models.kinds import Model
 from padir.runs.train_state import TrainState, abstract_train_state, shardings_of
 from padir.runtime import remat as rematerialisation
-from padir.runtime.platforms import tracing_for
-from padir.runtime.sharding import AxisRules, activations, batch_sharding, batch_ways, replicated
+from padir.runtime.platforms import choices, tracing_for
+from padir.runtime.sharding import AxisRules, activations, batch_sharding, batch_ways, constrain, replicated
 from padir.training.optimizers import global_norm
 from padir.types import PAD_ID, PyTree
 
@@ -89,13 +89,16 @@ def make_train_step(
         # Gradients are split like their parameters, so each device sums and updates only its own part.
         return jax.lax.with_sharding_constraint(gradients, parameter_shardings(gradients, mesh, rules))
 
+    def copied(params: PyTree) -> PyTree:
+        return _with_copied_table(params, mesh, rules)
+
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """One update, traced once."""
         key = rng.stream(seed, "train_step", state.step)
         trained, frozen = model.split_frozen(state.params)
 
         def objective(trained: PyTree):
-            return model.loss_and_metrics(model.join_frozen(trained, frozen), batch, key, True)
+            return model.loss_and_metrics(copied(model.join_frozen(trained, frozen)), batch, key, True)
 
         with tracing_for(platform), activations(mesh, rules), rematerialisation.rematerialising(remat):
             if accumulate == 1:
@@ -103,7 +106,7 @@ def make_train_step(
                 gradients = split(gradients)
             else:
                 _check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
-                gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate, split)
+                gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate, split, copied)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         metrics["gradient_norm"] = global_norm(gradients)
         metrics["learning_rate"] = schedule(state.step)
@@ -154,6 +157,20 @@ def _skipping(step: Callable) -> Callable:
     return careful
 
 
+def _with_copied_table(params: PyTree, mesh: Mesh, rules: AxisRules) -> PyTree:
+    """Gives each device a copy of its own of the token embeddings, [devices, V, E], if the platform wants that.
+
+    The gradients of look-ups and of tied logits are then summed on each device, and once over all devices. Of one
+    common table, XLA sums them over the devices apart.
+    """
+    ways, table = batch_ways(mesh), params["network"]["token_embedder"]["embedding"]
+    if ways == 1 or rules.vocab or rules.embed or not choices().copies_table:
+        return params
+    copies = constrain(jnp.broadcast_to(table, (ways, *table.shape)), "batch", "vocab", "embed")
+    network = params["network"] | {"token_embedder": {"embedding": copies}}
+    return params | {"network": network}
+
+
 def _accumulated(
     model: Model,
     trained: PyTree,
@@ -162,10 +179,11 @@ def _accumulated(
     key: jax.Array,
     count: int,
     place: Callable[[PyTree], PyTree],
+    copied: Callable[[PyTree], PyTree],
 ) -> tuple[PyTree, Metrics]:
     """Returns gradients and metrics of a batch, computed in `count` micro-batches [B / count, …].
 
-    `place` puts the sharding constraints on the gradients.
+    `place` puts the sharding constraints on the gradients, and `copied` gives each device its own table of tokens.
     """
     features = model.features(batch, key)
     totals = model.totals(features)
@@ -175,7 +193,7 @@ def _accumulated(
         return jnp.moveaxis(array.reshape(-1, count, *array.shape[1:]), 1, 0)
 
     def share(trained: PyTree, micro: Batch, index: jax.Array) -> tuple[jax.Array, Metrics]:
-        params = model.join_frozen(trained, frozen)
+        params = copied(model.join_frozen(trained, frozen))
         return model.loss_share(params, micro, jax.random.fold_in(key, index), True, totals)
 
     def add(total: PyTree, micro: tuple[Batch, jax.Array]) -> tuple[PyTree, Metrics]:
