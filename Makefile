@@ -79,6 +79,7 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 # PYTHON may be set by the user; otherwise the first of these that runs and is new enough. (A name on the
 # path is not proof that it runs: pyenv leaves shims for versions that are not selected.)
 # The pins of constraints.txt are for Python 3.11; newer Pythons get the JAX that padir supports there.
+# libtpu lies apart: where Python finds it, JAX looks for a TPU in every process, and complains if there is none.
 .venv/.installed: setup.py constraints.txt
 	@set -e; new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; \
 	if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then \
@@ -95,11 +96,13 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 	fi; \
 	.venv/bin/python -c "$$new_enough" || { echo "error: .venv holds a Python older than 3.11; remove it: rm -rf .venv" >&2; exit 2; }; \
 	echo "Installing padir and what it needs into .venv (one to three minutes)"; \
-	if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
-	  .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev,docs]'; \
-	else \
-	  .venv/bin/python -m pip install --quiet --editable '.[data,dev,docs]' 'jax>=0.11,<0.12'; \
-	fi; \
+	jax=; libtpu='import importlib.metadata as m; print(*[r.split(";")[0] for r in m.requires("jax") if r[:6] == "libtpu"])'; \
+	if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; \
+	then pins='--constraint constraints.txt'; else pins=; jax='jax>=0.11,<0.12'; fi; \
+	.venv/bin/python -m pip install --quiet $$pins --editable '.[data,dev,docs]' $${jax:+"$$jax"}; \
+	.venv/bin/python -m pip install --quiet $$pins --upgrade --no-deps --target .venv/libtpu \
+	  "$$(.venv/bin/python -c "$$libtpu")" \
+	  || echo "No libtpu, the compiler for TPUs, for this machine: padir compile will not work, and its tests are skipped"; \
 	touch $@
 
 # Adds one accelerator's JAX, of the version installed already.

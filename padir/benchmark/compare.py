@@ -1,4 +1,4 @@
-"""`padir benchmark compare`: compares two results of `padir benchmark latency`, system by system."""
+"""`padir benchmark compare`: compares two results of `padir benchmark latency`, or two of `padir compile`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ _CONDITIONS = ("device", "device_count", "cpu", "cpu_count", "xla_flags", "versi
 def compare(*, before: str, after: str) -> dict[str, Any]:
     """Prints how the latency of each system has changed between two results, and which conditions differ.
 
-    Systems are matched by name. A change is called clear if the 95% intervals of the two medians do not overlap.
+    Systems are matched by name. A change is called clear if the 95% intervals of the two medians do not overlap. Of two
+    results of `padir compile`, which vary with nothing but the code, the compiler and the topology, estimated cycles of
+    each program are compared, and a change by more than 2% is called clear.
 
     Args:
-      before, after: JSON files of `padir benchmark latency`.
+      before, after: JSON files of `padir benchmark latency`, or of `padir compile`.
 
     Returns:
       {'systems': {name: {'before': ms, 'after': ms, 'ratio': after / before, 'clear': bool}},
-      'conditions': {condition that differs: [before, after]}}.
+      'conditions': {condition that differs: [before, after]}}. Of `padir compile` millions of cycles instead of ms.
 
     Raises:
-      PadirError: a file is not a result of `padir benchmark latency`, or the files have no system in common.
+      PadirError: a file is neither, the files are of different kinds, or they have no system in common.
     """
+    if estimates := _estimates(before, after):
+        return _compared_estimates(before, after, *estimates)
     old, new = _read(before), _read(after)
     shared = [name for name in new["systems"] if name in old["systems"]]
     if not shared:
@@ -67,3 +71,47 @@ def _read(path: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PadirError(f"{path}: not a JSON file of padir benchmark latency ({error!r})") from error
     return result
+
+
+# Estimates of equal programs are equal; this much is within what a change may cost without being mentioned.
+_CLEAR = 0.02
+
+
+def _estimates(*paths: str) -> list[dict[str, Any]] | None:
+    """The files, if all are results of `padir compile`."""
+    try:
+        results = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+        return results if all("programs" in result for result in results) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _compared_estimates(before: str, after: str, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    shared = [name for name in new["programs"] if name in old["programs"]]
+    if not shared:
+        raise PadirError(f"{before} and {after} have no program of the same name")
+    conditions = {}
+    for name, pick in {
+        "versions": lambda result: result["facts"]["versions"],
+        "topology": lambda result: result.get("topology"),
+    }.items():
+        if pick(old) != pick(new):
+            conditions[name] = [pick(old), pick(new)]
+    for name, (was, now) in conditions.items():
+        print(f"differs: {name}: {was} → {now}")
+    print("| program | before M cycles | after M cycles | after / before | clear |\n|---|---:|---:|---:|---|")
+    systems = {}
+    for name in shared:
+        was, now = (result["programs"][name].get("estimated_cycles") for result in (old, new))
+        if was is None or now is None:
+            print(f"| {name} | {_fits(was)} | {_fits(now)} | | {'no' if was == now else 'yes'} |")
+            continue
+        ratio = now / was
+        systems[name] = {"before": was / 1e6, "after": now / 1e6, "ratio": ratio, "clear": abs(ratio - 1) > _CLEAR}
+        clear = "yes" if systems[name]["clear"] else "no"
+        print(f"| {name} | {was / 1e6:.3f} | {now / 1e6:.3f} | {ratio:.3f} | {clear} |")
+    return {"systems": systems, "conditions": conditions}
+
+
+def _fits(cycles: int | None) -> str:
+    return "does not fit" if cycles is None else f"{cycles / 1e6:.3f}"

@@ -176,7 +176,7 @@ _ALL = (
     Command(
         "benchmark compare",
         "padir.benchmark.compare:compare",
-        "compare two results of benchmark latency",
+        "compare two results of benchmark latency, or of compile",
         "padir benchmark compare --before=runs/latency.json --after=runs/later.json",
     ),
     Command(

@@ -4,13 +4,13 @@ Tiny models, so that a program takes seconds. Compiled in this process, in which
 """
 
 import dataclasses
-import importlib.util
 import itertools
 import re
 
 import jax
 import pytest
 
+from padir.compilation import deviceless
 from padir.compilation.hlo import analyse
 from padir.compilation.programs import Compiled, Decode, Refused, Update, compiled
 from padir.compilation.topologies import named
@@ -23,9 +23,7 @@ from padir.nn.network import NetworkConfig
 from padir.runtime.sharding import PRESETS, Layout
 from padir.types import TokenIds
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu, the compiler for TPUs, is not installed"
-)
+pytestmark = pytest.mark.skipif(not deviceless.is_installed(), reason="libtpu, the compiler for TPUs, is not installed")
 
 SIZES = {"embed_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 256, "max_positions": 32}
 LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
