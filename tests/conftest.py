@@ -38,6 +38,7 @@ SHARED = TESTS.parents[1] / "shared"
 # set and runs that the first makes.
 LONGEST = (
     "training/test_multiprocess.py",
+    "compilation/test_programs.py",
     "models/test_shortcuts.py",
     "training/test_train_killed.py",
     "training/test_train.py",

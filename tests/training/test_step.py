@@ -14,6 +14,7 @@ from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.runs.train_state import TrainState, create_train_state
+from padir.runtime import platforms
 from padir.runtime.sharding import make_mesh, place_batch
 from padir.training import step as train_step
 from padir.training.optimizers import OptimizerConfig
@@ -214,3 +215,21 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
         assert metrics["skipped"] == skipped
     np.testing.assert_array_equal(state.params["w"], [4.0, 5.0])
     assert (int(state.step), int(state.opt_state["count"])) == (7, 11)
+
+
+@pytest.mark.parametrize("model", [PADIR, AR], ids=["padir", "ar"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_update_as_a_tpu_does_it(model, accumulate, monkeypatch):
+    """Heads as axes, one reduction for softmax, a table of tokens for each device: the same numbers."""
+    mesh, _, _ = compiled(model, 8)
+    optimizer = optax.sgd(0.1)
+
+    def update():
+        step = make_train_step(model, optimizer, OPTIMIZER.schedule(NUM_STEPS), 3, mesh, accumulate)
+        return step(create_train_state(model, optimizer, 3, mesh), place_batch(copies(16), mesh))
+
+    expected, expected_metrics = update()
+    monkeypatch.setitem(platforms.OF_PLATFORM, "cpu", platforms.OF_PLATFORM["tpu"])
+    found, metrics = update()
+    assert_close(metrics["loss"], expected_metrics["loss"], 1e-5)
+    assert_close(found.params, expected.params, 1e-5)
