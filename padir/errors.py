@@ -24,10 +24,10 @@ _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOS
 
 
 def kind_of(error: Exception) -> type[PadirError] | None:
-    """What a user is told of an error as: StorageError, PadirError, or None for a defect."""
-    if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in _PASSING):
-        return StorageError
-    return PadirError if isinstance(error, (PadirError, OSError)) else None
+    """What a user is told of an error as: its own kind of PadirError, StorageError, or None for a defect."""
+    if isinstance(error, OSError):
+        return StorageError if error.errno in _PASSING else PadirError
+    return type(error) if isinstance(error, PadirError) else None
 
 
 class Preempted(Exception):

@@ -61,8 +61,8 @@ class Command:
 
     @property
     def configurable(self) -> str:
-        """The command's name in gin files, e.g. 'benchmark_latency'."""
-        return self.name.replace(" ", "_")
+        """The command's name in gin files, e.g. 'benchmark_latency': that of the command it compiles, if any."""
+        return (self.compiles or self.name).replace(" ", "_")
 
     def function(self) -> Callable[..., Any]:
         """Imports and returns the function that the command runs."""

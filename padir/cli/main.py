@@ -105,10 +105,9 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
     from padir.runtime import distributed, host_memory
 
     command = COMMANDS[options.command]
-    configured = COMMANDS[command.compiles or command.name]
     if command.trains:
         host_memory.keep_freed_before_jax()
-    name = configured.configurable
+    name = command.configurable
     if options.compilation_cache:
         _keep_compiled(options.compilation_cache)
     flags = {flag: getattr(options, flag) for flag in flags_of(command)}
@@ -120,7 +119,7 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
         if "topology" not in own:
             raise PadirError("no value for topology; give --topology=NAME, such as v3-32 or v5litepod-16")
     given = [f"{name}.{flag} = {value!r}" for flag, value in flags.items() if value is not None]
-    config.parse(options.gin_file or configured.gin_files, given + bindings, options.gin_search_path)
+    config.parse(options.gin_file or command.gin_files, given + bindings, options.gin_search_path)
     if command.compiles:
         config.run(name, lambda arguments: command.function()(arguments, **own))
         return
@@ -203,10 +202,9 @@ class _Never(argparse.Action):
 
 
 def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
-    name = COMMANDS[command.compiles or command.name].configurable
     group = parser.add_argument_group(
         "flags of this command",
-        f"--FLAG=VALUE is short for --gin.{name}.FLAG=VALUE; all other parameters are set through gin",
+        f"--FLAG=VALUE is short for --gin.{command.configurable}.FLAG=VALUE; all other parameters are set through gin",
     )
     for name, parameter in flags_of(command).items():
         needed = parameter.default is parameter.empty
