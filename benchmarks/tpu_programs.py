@@ -35,6 +35,7 @@ from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.types import TokenIds
 
+RESULTS = Path(__file__).parent / "results"
 LENGTH = 32
 IDS = TokenIds(32_000)
 AR_NETWORK = {"causal": True, "positional_attention": False}

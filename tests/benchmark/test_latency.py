@@ -306,6 +306,14 @@ class TestCompare:
         out = capsys.readouterr().out
         assert "differs: cpu_count: " in out and out.splitlines()[-2].endswith("| yes |")
 
+    def test_estimates_of_compile(self, tmp_path, capsys):
+        for name, cycles in {"before": 1000, "after": 1030}.items():
+            programs = {"greedy": {"estimated_cycles": cycles}, "large": {"fits": False}}
+            (tmp_path / name).write_text(json.dumps({"facts": {"versions": {"jax": "1"}}, "programs": programs}))
+        found = compare(before=str(tmp_path / "before"), after=str(tmp_path / "after"))
+        assert found["systems"]["greedy"]["ratio"] == pytest.approx(1.03) and found["systems"]["greedy"]["clear"]
+        assert found["conditions"] == {} and "| large | does not fit | does not fit |" in capsys.readouterr().out
+
     def test_what_cannot_be_compared(self, results, tmp_path):
         (tmp_path / "other.json").write_text('{"systems": {}}')
         with pytest.raises(PadirError, match="other.json: not a JSON file of padir benchmark latency"):
