@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -45,7 +46,13 @@ CONFIG = DemoConfig(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def peak_before():
+    """MB that this process, or a child of it, needed before the demo."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, peak_before):
     folder = tmp_path_factory.mktemp("demo")
     demo(output_dir=str(folder / "demo"), config=CONFIG, report_dir=str(folder / "report"))
     return folder
@@ -96,7 +103,7 @@ def test_students_learn_from_different_targets(made):
     assert distilled.read([0])[0].target_text != raw.read([0])[0].target_text
 
 
-def test_facts_and_pictures(made):
+def test_facts_and_pictures(made, peak_before):
     result = written(made)
     facts = result["facts"]
     assert list(facts["phase_seconds"]) == [
@@ -109,7 +116,8 @@ def test_facts_and_pictures(made):
     ]
     assert facts["seconds"] == pytest.approx(sum(facts["phase_seconds"].values()))
     assert facts["versions"].keys() >= {"jax", "flax"} and facts["commit"] is not None
-    assert facts["peak_memory_mb"] < 4000
+    # The system counts a process's peak from its start: tests that ran before in this one may have needed more.
+    assert facts["peak_memory_mb"] < max(4000, peak_before + 1)
     page = (made / "report" / "report.md").read_text(encoding="utf-8")
     for name, system in result["systems"].items():
         assert f"| {name} | {system['bleu']:.1f} | {system['chrf']:.1f} |" in page
