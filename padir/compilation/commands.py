@@ -87,6 +87,7 @@ def compile_train(
             given["remat"],
             given["accumulate"],
             given["guards"].skip_non_finite,
+            given["scan_layers"],
         )
         for length in (buckets if every_bucket else buckets[-1:])
     }

@@ -152,8 +152,8 @@ class _Program:
     def calls(self, line: str) -> list[tuple[str, int, bool]]:
         """What an instruction runs apart from itself: (computation, how often, whether the compiler knows that)."""
         if " while(" in line:
-            known = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
-            trips = int(known.group(1)) if known else self.trips
+            known = self._known_trips(line)
+            trips = self.trips if known is None else known
             return [(name, trips, known is not None) for name in re.findall(r"(?:body|condition)=%?([\w.\-]+)", line)]
         if " conditional(" in line:
             names = re.findall(r"(?:true_computation|false_computation)=%?([\w.\-]+)", line)
@@ -165,6 +165,20 @@ class _Program:
         if re.search(r" (?:call|async-start)\(", line):
             return [(name, 1, True) for name in re.findall(r"(?:to_apply|calls)=%?([\w.\-]+)", line)]
         return []
+
+    def _known_trips(self, line: str) -> int | None:
+        """How often a loop runs, if its condition only counts to a number, as that of `jax.lax.scan` does."""
+        if known := re.search(r'known_trip_count":\{"n":"(\d+)"', line):
+            return int(known.group(1))
+        condition = re.search(r"condition=%?([\w.\-]+)", line)
+        lines = self.computations.get(condition.group(1), ()) if condition else ()
+        root = next((each for each in lines if each.lstrip().startswith("ROOT ")), "")
+        counts = re.search(r" compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT", root)
+        if counts:
+            for each in lines:
+                if found := re.match(rf"\s*%?{re.escape(counts.group(2))} = s32\[\]\S* constant\((\d+)\)", each):
+                    return int(found.group(1))
+        return None
 
     def cycles_of(self, line: str) -> int:
         """The estimate beside an instruction itself."""

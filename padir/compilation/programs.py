@@ -115,6 +115,7 @@ class Update:
       remat: what the backward pass recomputes.
       accumulate: micro-batches.
       skip_non_finite: as in `training.guards.Guards`.
+      scan_layers: whether layers are gone through in a loop.
     """
 
     model: Model
@@ -126,6 +127,7 @@ class Update:
     remat: str = "none"
     accumulate: int = 1
     skip_non_finite: bool = False
+    scan_layers: bool = False
 
     def lower(self, topology: Slice) -> jax.stages.Lowered:
         """Traces it for the devices of `topology`; raises PadirError if sizes do not divide over them."""
@@ -145,6 +147,7 @@ class Update:
             remat=self.remat,
             ema_decay=ema,
             skip_non_finite=self.skip_non_finite,
+            scan_layers=self.scan_layers,
         )
         tokens = jax.ShapeDtypeStruct((self.batch_size, self.length), jnp.int32, sharding=sharding.batch_sharding(mesh))
         return step.lower(state, dict.fromkeys(MODEL_FEATURES, tokens))

@@ -261,16 +261,14 @@ class PreparedSplit:
     def read_records(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
         """Returns the raw records at `indices` (int [n], each in 0..len-1), in the same order."""
         indices = np.asarray(indices, np.int64)
-        if len(self._readers) == 1:
-            return self._readers[0].read(indices.tolist()) if len(indices) else []
         shards = np.searchsorted(self._first, indices, side="right") - 1
-        records: list[bytes] = [b""] * len(indices)
-        for shard in np.unique(shards):
-            places = np.flatnonzero(shards == shard)
-            found = self._readers[shard].read((indices[places] - self._first[shard]).tolist())
-            for place, record in zip(places.tolist(), found, strict=True):
-                records[place] = record
-        return records
+        within = indices - self._first[shards]
+        # One call for each record: a call for a list of them looks at every record of the shard
+        # (benchmarks/feed.py: 15 to 24 ms instead of 2 ms for 512 records of 4.5 million).
+        return [
+            self._readers[shard].read(place, place + 1)[0]
+            for shard, place in zip(shards.tolist(), within.tolist(), strict=True)
+        ]
 
     def read(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
         """Returns the examples at `indices` (int [n], each in 0..len-1), in the same order, with one batch read."""

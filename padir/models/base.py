@@ -16,7 +16,7 @@ from padir import rng
 from padir.checks import whole
 from padir.decoding.sampling import argmax
 from padir.errors import PadirError
-from padir.nn import flops, for_decoding, weights
+from padir.nn import flops, for_decoding, reductions, weights
 from padir.nn.network import NetworkConfig
 from padir.objectives import losses
 from padir.runtime import platforms
@@ -242,10 +242,22 @@ class BaseModel:
         self, stage: int, logits: Array, targets: Array, weights: Array, total: Array | None = None
     ) -> tuple[Array, Array, Metrics]:
         """One stage's mean loss (over `total` weights, those given by default), its argmax [B, Lt], its metrics."""
+        log_z, largest, prediction = _statistics(logits)
         per_token = losses.cross_entropy(
-            logits, targets, label_smoothing=self.loss.label_smoothing, z_loss=self.loss.z_loss
+            logits, targets, label_smoothing=self.loss.label_smoothing, z_loss=self.loss.z_loss, log_z=log_z
         )
         loss = losses.weighted_mean(per_token, weights, total)
-        hits = losses.hits(logits, targets).astype(jnp.float32)
+        hits = losses.hits(logits, targets, largest).astype(jnp.float32)
         accuracy = losses.weighted_mean(hits, weights, total)
-        return loss, argmax(logits), {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}
+        return loss, prediction, {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}
+
+
+def _statistics(logits: Array) -> tuple[Array, Array, Array]:
+    """Logits [..., V] float32 → (log Z, which has a gradient, the largest, and its first index), [...] each.
+
+    Under jit, what nobody uses costs nothing, except where all three are found in one reduction.
+    """
+    if platforms.choices().reduces_jointly:
+        return reductions.statistics(logits)
+    without_gradient = jax.lax.stop_gradient(logits)
+    return jax.nn.logsumexp(logits, axis=-1), without_gradient.max(axis=-1), argmax(without_gradient)

@@ -20,7 +20,7 @@ from flax import nnx, struct
 from padir.checks import whole
 from padir.errors import PadirError
 from padir.nn import cache as kv_cache
-from padir.nn import masks
+from padir.nn import masks, stack
 from padir.nn.attention import KeyValue, MultiHeadAttention, joined
 from padir.nn.cache import DecoderCache, LayerCache
 from padir.nn.decode_plan import DecodePlan
@@ -130,8 +130,11 @@ class Encoder(nnx.Module):
         bias = self.relpos_bias(x.shape[1]) + masks.to_bias(mask)
         first, last, *of_layers = subkeys(key, 2 + len(self.layers))
         x = dropout(x, self.dropout_rate, first)
-        for layer, of_layer in zip(self.layers, of_layers, strict=True):
-            x = rematerialised(layer)(x, bias, of_layer)
+
+        def run(layer: EncoderLayer, x: Array, of_layer: Array | None) -> tuple[Array, None]:
+            return rematerialised(layer)(x, bias, of_layer), None
+
+        x, _ = stack.through(self.layers, run, x, of_layers)
         return dropout(self.encoder_norm(x), self.dropout_rate, last)
 
 
@@ -225,7 +228,8 @@ class Decoder(nnx.Module):
         """Encoder output [B, Ls, E] → each layer's keys and values of cross-attention [B, Ls, H, D]."""
         attentions = [layer.encoder_decoder_attention for layer in self.layers]
         if self.joined_source is None:
-            return tuple(attention.key_value(encoded) for attention in attentions)
+            of_layer = lambda attention, nothing, _: (nothing, attention.key_value(encoded))  # noqa: E731
+            return stack.through(attentions, of_layer, None, (None,) * len(attentions))[1]
         parts = jnp.split(self.joined_source(encoded, attentions[0].dtype), 2 * len(attentions), axis=-1)
         heads = [attention.split_heads(part) for attention, part in zip(2 * attentions, parts, strict=True)]
         return tuple(map(KeyValue, heads[: len(attentions)], heads[len(attentions) :]))
@@ -247,24 +251,21 @@ class Decoder(nnx.Module):
             )
         first, last, *of_layers = subkeys(key, 2 + len(self.layers))
         x = dropout(x, self.dropout_rate, first)
-        self_attentions, cross_attentions, written = [], [], []
-        for index, (layer, of_layer) in enumerate(zip(self.layers, of_layers, strict=True)):
-            x, self_weights, cross_weights, keys = rematerialised(layer)(
-                x,
-                plan.source[index],
-                plan.source_bias,
-                self_bias,
-                positional[index],
-                None if cache is None else (cache.layers[index], cache.position),
-                of_layer,
-            )
-            self_attentions.append(self_weights)
-            cross_attentions.append(cross_weights)
-            written.append(keys)
+        caches = (None,) * len(self.layers) if cache is None else cache.layers
+
+        def run(layer: DecoderLayer, x: Array, of_layer: tuple) -> tuple[Array, tuple[Array, Array, LayerCache]]:
+            source, positional, layer_cache, key = of_layer
+            cached = None if cache is None else (layer_cache, cache.position)
+            x, *found = rematerialised(layer)(x, source, plan.source_bias, self_bias, positional, cached, key)
+            return x, tuple(found)
+
+        inputs = tuple(zip(plan.source, positional, caches, of_layers, strict=True))
+        x, found = stack.through(self.layers, run, x, inputs)
+        self_attentions, cross_attentions, written = zip(*found, strict=True)
         hidden = dropout(self.decoder_norm(x), self.dropout_rate, last)
         # What was written one after the other goes on behind it.
         position = jnp.zeros((), jnp.int32) if cache is None else cache.position
-        new_cache = DecoderCache(tuple(written), position + x.shape[1] if position.ndim == 0 else position)
+        new_cache = DecoderCache(written, position + x.shape[1] if position.ndim == 0 else position)
         # Under jit the stacks cost nothing unless somebody reads them.
         return DecoderOutput(hidden, jnp.stack(self_attentions, 1), jnp.stack(cross_attentions, 1), new_cache)
 

@@ -32,6 +32,21 @@ def max_and_sum_of_exp(logits: Array) -> _Statistics:
 
 def likeliest(logits: Array) -> tuple[Array, Array]:
     """The first index of the largest logit and its log-probability: [..., V] float32 → [...] int32, [...] float32."""
+    _, summed, index = _largest_sum_index(logits)
+    return index, -jnp.log(summed)
+
+
+def statistics(logits: Array) -> tuple[Array, Array, Array]:
+    """Logits [..., V] float32 → (logarithm of the sum of exp(logits), largest, its first index), [...] each.
+
+    The first has the gradient of `jax.nn.logsumexp`, the others have none.
+    """
+    largest, summed, index = _largest_sum_index(jax.lax.stop_gradient(logits))
+    return _log_sum_exp(logits, largest, summed), largest, index
+
+
+def _largest_sum_index(logits: Array) -> tuple[Array, Array, Array]:
+    """Logits [..., V] → (largest, sum of exp(logits - largest), first index of the largest), [...] each."""
     size = logits.shape[-1]
 
     def merged(one: tuple[Array, Array, Array], other: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -40,9 +55,20 @@ def likeliest(logits: Array) -> tuple[Array, Array]:
 
     indices = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     start = jnp.float32(-jnp.inf), jnp.float32(0), jnp.int32(size)
-    _, summed, index = jax.lax.reduce((logits, jnp.ones_like(logits), indices), start, merged, (logits.ndim - 1,))
+    largest, summed, index = jax.lax.reduce((logits, jnp.ones_like(logits), indices), start, merged, (logits.ndim - 1,))
     # Of logits that are not numbers none is the largest.
-    return jnp.minimum(index, size - 1), -jnp.log(summed)
+    return largest, summed, jnp.minimum(index, size - 1)
+
+
+@jax.custom_jvp
+def _log_sum_exp(logits: Array, largest: Array, summed: Array) -> Array:
+    return largest + jnp.log(summed)
+
+
+@_log_sum_exp.defjvp
+def _log_sum_exp_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    found = _log_sum_exp(*primals)
+    return found, (jnp.exp(primals[0] - found[..., None]) * tangents[0]).sum(axis=-1)
 
 
 @jax.custom_jvp

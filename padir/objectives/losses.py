@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from padir.types import Array
 
 
-def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0, z_loss: float = 0.0) -> Array:
+def cross_entropy(
+    logits: Array,
+    targets: Array,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    log_z: Array | None = None,
+) -> Array:
     """Cross-entropy per position, as T5X defines it, without a one-hot tensor.
 
     Label smoothing spreads `label_smoothing` evenly over the wrong tokens and subtracts the entropy of
@@ -21,12 +28,14 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
       targets: [...] int32.
       label_smoothing: probability given to the wrong tokens together.
       z_loss: weight of the z-loss.
+      log_z: log(Z) [...] float32, with its gradient, if it has been computed already.
 
     Returns:
       Loss in nats, [...] float32.
     """
     logits = logits.astype(jnp.float32)
-    log_z = jax.nn.logsumexp(logits, axis=-1)
+    if log_z is None:
+        log_z = jax.nn.logsumexp(logits, axis=-1)
     target_logits = _of_targets(logits, targets)
     if label_smoothing:
         vocab_size = logits.shape[-1]
@@ -39,14 +48,13 @@ def cross_entropy(logits: Array, targets: Array, *, label_smoothing: float = 0.0
     return loss + z_loss * jnp.square(log_z) if z_loss else loss
 
 
-def hits(logits: Array, targets: Array) -> Array:
+def hits(logits: Array, targets: Array, largest: Array) -> Array:
     """Whether no logit is larger than the target's: logits [..., V], targets [...] int32 → [...] bool.
 
-    Uses the maximum that the cross-entropy computes anyway, so it costs almost nothing, unlike an argmax. A tie counts
-    as a hit: where all logits are equal, every target is one.
+    Uses the largest logits [...], which the cross-entropy needs anyway, so it costs almost nothing, unlike an argmax. A
+    tie counts as a hit: where all logits are equal, every target is one.
     """
-    logits = jax.lax.stop_gradient(logits)
-    return _of_targets(logits, targets) >= logits.max(axis=-1)
+    return _of_targets(jax.lax.stop_gradient(logits), targets) >= largest
 
 
 @jax.custom_vjp

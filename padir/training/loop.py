@@ -83,6 +83,7 @@ class Run:
       seed: the seed of parameters, batch order, corruption and dropout.
       layout: how the devices share the work.
       remat: what the backward pass recomputes, one of `remat.CHOICES`.
+      scan_layers: whether layers are gone through in a loop.
       guards: how training reacts to non-finite numbers and to stalls.
     """
 
@@ -98,6 +99,7 @@ class Run:
     seed: int
     layout: Layout
     remat: str
+    scan_layers: bool
     guards: Guards
 
     def settings(self) -> dict[str, Any]:

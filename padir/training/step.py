@@ -16,6 +16,7 @@ from padir.errors import PadirError
 from padir.models.axes import parameter_shardings
 from padir.models.base import Batch, Metrics
 from padir.models.kinds import Model
+from padir.nn.stack import scanning_layers
 from padir.runs.train_state import TrainState, abstract_train_state, shardings_of
 from padir.runtime import remat as rematerialisation
 from padir.runtime.platforms import choices, tracing_for
@@ -50,6 +51,7 @@ def make_train_step(
     *,
     rules: AxisRules = AxisRules(),
     remat: str = "none",
+    scan_layers: bool = False,
     ema_decay: float | None = None,
     skip_non_finite: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
@@ -66,6 +68,7 @@ def make_train_step(
         dropout is drawn differently.
       rules: how parameters, optimizer state and activations are split over the mesh.
       remat: what the backward pass recomputes, one of `remat.CHOICES`.
+      scan_layers: whether layers are gone through in a loop; see `nn.stack`.
       ema_decay: the decay d of the moving average of the parameters: after each update, average =
         d · average + (1 - d) · parameters. None for states without an average.
       skip_non_finite: whether an update with a non-finite loss or gradient changes only the counts of steps.
@@ -100,7 +103,8 @@ def make_train_step(
         def objective(trained: PyTree):
             return model.loss_and_metrics(copied(model.join_frozen(trained, frozen)), batch, key, True)
 
-        with tracing_for(platform), activations(mesh, rules), rematerialisation.rematerialising(remat):
+        remembering = rematerialisation.rematerialising(remat)
+        with tracing_for(platform), activations(mesh, rules), remembering, scanning_layers(scan_layers):
             if accumulate == 1:
                 (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
                 gradients = split(gradients)

@@ -66,6 +66,7 @@ def train(
     settings: PrepareSettings | None = None,
     layout: Layout = Layout(),
     remat: str = "none",
+    scan_layers: bool = False,
     describe: bool = False,
     guards: Guards = Guards(),
     peak_teraflops: float | None = None,
@@ -99,6 +100,8 @@ def train(
       layout: how the devices share the work. A run may be resumed with another layout.
       remat: what the backward pass recomputes to save memory: 'none', 'dots' (everything except products with
         weights) or 'layer' (everything except the inputs of the layers).
+      scan_layers: whether the program goes through the layers in a loop. It is then smaller and compiles sooner, but an
+        update takes longer. Choose `remat='layer'` with it, because a loop is slow in keeping results.
       describe: do not train; print each parameter with its shape and its share on a device.
       guards: how training reacts to non-finite numbers and to stalls.
       peak_teraflops: the peak performance of one device in 10^12 floating-point operations per second, for the metric
@@ -138,6 +141,7 @@ def train(
         seed,
         layout,
         remat,
+        scan_layers,
         guards,
     )
     return _train(run, cadence, initialize_from, peak_teraflops)
@@ -160,7 +164,7 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
         if finished and not lacks_evaluation(run, cadence):
             return state
         schedule = run.optimizer.schedule(run.num_steps)
-        options = {"rules": rules, "remat": run.remat, "ema_decay": ema_decay}
+        options = {"rules": rules, "remat": run.remat, "scan_layers": run.scan_layers, "ema_decay": ema_decay}
         options |= {"skip_non_finite": run.guards.skip_non_finite}
         step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **options)
         devices = devices_of(run.model, mesh, peak_teraflops)

@@ -61,6 +61,31 @@ def test_cycles_of_loops_and_branches():
     assert found.cycles == 150 + (3 + 4) * 12
 
 
+COUNTED = """\
+%condition (c: (s32[], f32[4])) -> pred[] {
+  %limit = s32[]{:T(256)} constant(6)
+  %c = (s32[], f32[4]{0}) parameter(0)
+  %count = s32[]{:T(256)} get-tuple-element(%c), index=0
+  ROOT %less = pred[]{:T(1024)} compare(%count, %limit), direction=LT, metadata={op_name="less"}
+}
+
+%body (b: (s32[], f32[4])) -> (s32[], f32[4]) {
+  ROOT %b = f32[4]{0} copy(%b.1), backend_config={"estimated_cycles":"7"}
+}
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  ROOT %loop = (s32[], f32[4]{0}) while(%a), condition=%condition, body=%body
+}
+"""
+
+
+def test_trips_of_a_loop_that_only_counts():
+    """As those of micro-batches and of layers do."""
+    assert analyse(COUNTED, trips=4).loops == [Loop(7, 6, True)]
+    other = COUNTED.replace("compare(%count, %limit)", "compare(%limit, %count)")
+    assert analyse(other, trips=4).loops == [Loop(7, 4, False)]
+
+
 def test_a_branch_can_be_named():
     assert analyse(PROGRAM, branch=(2, 0)).once == 100 + 5
     assert analyse(PROGRAM, branch=(3, 0)).once == 100 + 50

@@ -7,7 +7,7 @@ import pytest
 from numerics import assert_close
 
 from padir.decoding.sampling import greedy
-from padir.nn.reductions import likeliest, max_and_sum_of_exp, softmax
+from padir.nn.reductions import likeliest, max_and_sum_of_exp, softmax, statistics
 from padir.runtime.platforms import tracing_for
 
 
@@ -32,6 +32,17 @@ def test_the_likeliest_as_other_platforms_find_it(size):
     assert_close(found[1], expected[1], 1e-5)
     with tracing_for("tpu"):
         np.testing.assert_array_equal(jax.jit(lambda x: greedy(x)[0])(x), expected[0])
+
+
+def test_all_statistics_of_logits_and_their_gradients():
+    x, along = logits(3, 4, 50), logits(3, 4, seed=1)
+    found, pull_found = jax.vjp(lambda x: statistics(x)[0], x)
+    expected, pull = jax.vjp(lambda x: jax.nn.logsumexp(x, axis=-1), x)
+    assert_close(found, expected, 1e-6)
+    assert_close(pull_found(along)[0], pull(along)[0], 1e-5)
+    np.testing.assert_array_equal(statistics(x)[1], x.max(-1))
+    np.testing.assert_array_equal(statistics(x)[2], x.argmax(-1))
+    assert not jax.grad(lambda x: statistics(x)[1].sum())(x).any()
 
 
 def test_of_equal_ones_the_first():

@@ -233,3 +233,19 @@ def test_an_update_as_a_tpu_does_it(model, accumulate, monkeypatch):
     found, metrics = update()
     assert_close(metrics["loss"], expected_metrics["loss"], 1e-5)
     assert_close(found.params, expected.params, 1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_layers_in_a_loop_are_trained_alike(accumulate):
+    """On eight devices; the second layer makes it a loop."""
+    model = dataclasses.replace(AR, network=dataclasses.replace(AR.network, num_encoder_layers=2, num_decoder_layers=2))
+    mesh, optimizer = make_mesh(), OPTIMIZER.build(NUM_STEPS)
+
+    def update(**options):
+        step = make_train_step(model, optimizer, OPTIMIZER.schedule(NUM_STEPS), 3, mesh, accumulate, **options)
+        return step(create_train_state(model, optimizer, 3, mesh), place_batch(copies(16), mesh))
+
+    expected, expected_metrics = update()
+    found, metrics = update(scan_layers=True, remat="layer")
+    assert_close(metrics["loss"], expected_metrics["loss"], 1e-6)
+    assert_close(found.params, expected.params, 1e-5)
