@@ -11,7 +11,8 @@ German to English. Reads it as `padir train` does on one of `--hosts` hosts with
   to its padded tokens. The mean wait for a batch within an epoch is the `data_seconds` of training. At the end of an
   epoch, where the order of the next one is computed, the longest wait is measured.
 
-The files usually lie in the page cache, so no disk is measured. Prints the figures and writes JSON.
+Files are read into the page cache first, so that no disk is measured, or with --cold are dropped from it. Prints the
+figures and writes JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,10 +56,19 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=BATCH_SIZE, help="pairs per update, over all hosts")
     parser.add_argument("--hosts", type=int, default=4, help="hosts that share a batch; a v3-32 has 4")
     parser.add_argument("--batches", type=int, default=200, help="batches to measure in each way")
+    parser.add_argument("--cold", action="store_true", help="drop the files from the page cache first")
     options = parser.parse_args()
     facts = run_facts()
     make_set(options.data, options.pairs)
-    result = measure(options.data, options.batch_size, options.hosts, options.batches)
+    for path in Path(options.data).iterdir():
+        with path.open("rb") as file:
+            if options.cold:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            else:
+                while file.read(1 << 24):
+                    pass
+    result = {"cold": options.cold} | measure(options.data, options.batch_size, options.hosts, options.batches)
     write_text(Path(options.output), json.dumps({"facts": facts} | result, indent=2) + "\n")
     rate, paced, turn = result["unpaced"], result["paced"], result["wait_seconds_at_end_of_epoch"]
     print(

@@ -29,8 +29,8 @@ from padir.types import RowShare
 
 Batch = dict[str, np.ndarray]
 
-# Each record is a call into ArrayRecord, which lets other threads run. Four hide some of the latency of a disk.
-READ_THREADS = 4
+# Each record is a call into ArrayRecord, which lets other threads run. Eight hide some of the latency of a disk.
+READ_THREADS = 8
 PREFETCHED_BATCHES = 8
 
 # Two, because the first batches of the next epoch are prefetched before the current epoch ends.
