@@ -41,11 +41,12 @@ class DecoderCache:
     position: Array
 
 
-def empty_cache(
-    num_layers: int, rows: int, max_length: int, num_heads: int, head_dim: int, dtype: jnp.dtype
-) -> DecoderCache:
-    """A causal decoder's cache with room for `max_length` target positions in each of `rows` rows."""
-    shape = (rows, max_length, num_heads, head_dim)
+def empty_cache(num_layers: int, rows: int, max_length: int, heads: tuple[int, ...], dtype: jnp.dtype) -> DecoderCache:
+    """A causal decoder's cache with room for `max_length` target positions in each of `rows` rows.
+
+    `heads` are the sizes of a position's key: (H, D), or (H · D,) of masked heads.
+    """
+    shape = (rows, max_length, *heads)
     layers = (KeyValue(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(num_layers))
     return DecoderCache(tuple(map(LayerCache, layers)), jnp.zeros((), jnp.int32))
 

@@ -40,9 +40,11 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
         layer.attention.keep_heads(compute_type)
     for layer in decoder.layers:
         layer.self_attention.join(compute_type, causal=config.causal)
-        if not config.causal:
-            for _, attention in nnx.iter_children(layer):
-                if isinstance(attention, MultiHeadAttention):
+        for _, attention in nnx.iter_children(layer):
+            if isinstance(attention, MultiHeadAttention):
+                if config.causal:
+                    attention.mask_heads()
+                else:
                     attention.keep_heads(compute_type)
     for part in (network.encoder, decoder):
         for _, module in list(nnx.iter_modules(part)):

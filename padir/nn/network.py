@@ -25,6 +25,7 @@ from padir.nn.attention import KeyValue, MultiHeadAttention, joined
 from padir.nn.cache import DecoderCache, LayerCache
 from padir.nn.decode_plan import DecodePlan
 from padir.nn.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkeys
+from padir.nn.weights import factor_type
 from padir.runtime.remat import rematerialised
 from padir.runtime.sharding import constrain
 from padir.types import Array
@@ -360,10 +361,11 @@ class EncoderDecoder(nnx.Module):
 
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
         """A self-attention cache for `rows` rows of up to `max_length` target tokens."""
-        config = self.config
-        return kv_cache.empty_cache(
-            config.num_decoder_layers, rows, max_length, config.num_heads, config.head_dim, jnp.dtype(config.dtype)
-        )
+        config, dtype = self.config, jnp.dtype(self.config.dtype)
+        heads = (config.num_heads, config.head_dim)
+        if self.decoder.layers[0].self_attention.masks_heads:
+            heads, dtype = (config.num_heads * config.head_dim,), factor_type(dtype, None)
+        return kv_cache.empty_cache(config.num_decoder_layers, rows, max_length, heads, dtype)
 
 
 def _residual(x: Array) -> Array:

@@ -25,6 +25,8 @@ class Choices:
         positions are computed at once. Where it is one, it always does.
       keeps_heads: whether attention's projections write and read heads as an axis of their products. Otherwise products
         are of all heads side by side, which are reshaped.
+      masks_heads: whether a causal decoder, which decodes one position at a time, keeps the heads of attention side by
+        side (`MultiHeadAttention.mask_heads`).
       flattens_rows: whether a product of many rows merges all axes of its rows into one.
       pads_every_row: whether a product of one row is padded to eight rows in float32, too. In narrower types it always
         is.
@@ -40,6 +42,7 @@ class Choices:
     turned_weight_size: int
     joins_queries: bool
     keeps_heads: bool
+    masks_heads: bool
     flattens_rows: bool
     pads_every_row: bool
     rounds_weights: bool
@@ -54,6 +57,7 @@ _CPU = Choices(
     turned_weight_size=2**17,
     joins_queries=True,
     keeps_heads=False,
+    masks_heads=False,
     flattens_rows=True,
     pads_every_row=False,
     rounds_weights=False,
@@ -66,6 +70,7 @@ _GPU = Choices(
     turned_weight_size=2**17,
     joins_queries=True,
     keeps_heads=False,
+    masks_heads=False,
     flattens_rows=True,
     pads_every_row=False,
     rounds_weights=False,
@@ -80,6 +85,7 @@ _TPU = Choices(
     turned_weight_size=0,
     joins_queries=False,
     keeps_heads=True,
+    masks_heads=True,
     flattens_rows=False,
     pads_every_row=True,
     rounds_weights=True,

@@ -7,7 +7,7 @@ from padir.nn.attention import KeyValue
 
 
 def test_an_empty_cache_has_room_and_nothing_in_it():
-    empty = cache.empty_cache(2, 3, 5, 4, 6, jnp.dtype("bfloat16"))
+    empty = cache.empty_cache(2, 3, 5, (4, 6), jnp.dtype("bfloat16"))
     assert len(empty.layers) == 2 and empty.position == 0
     for layer in (each.self_attention for each in empty.layers):
         assert layer.key.shape == layer.value.shape == (3, 5, 4, 6)

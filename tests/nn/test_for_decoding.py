@@ -176,3 +176,23 @@ def test_a_tpu_stores_weights_as_its_matrix_unit_reads_them(monkeypatch):
     with jax.default_matmul_precision("highest"):
         prepared = names(PADIR.for_decoding(params).params)
     assert {leaf.dtype for leaf in prepared.values()} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize("compute_type", [None, "int8"])
+@pytest.mark.parametrize("decode", [Autoregressive(), BeamSearch(beam_size=3)], ids=["greedy", "beam"])
+def test_a_tpu_writes_the_same_tokens(decode, compute_type, monkeypatch):
+    """A causal decoder masks heads there instead of separating them; with true float32 nothing else differs."""
+
+    def translations():
+        prepared = AR.for_decoding(params, compute_type)
+        return jax.jit(lambda prepared: AR.decode(prepared, SOURCE, tiny_models.KEY, decode))(prepared), prepared
+
+    params = params_of(AR)
+    with jax.default_matmul_precision("highest"):
+        expected, _ = translations()
+        monkeypatch.setitem(platforms.OF_PLATFORM, "cpu", platforms.OF_PLATFORM["tpu"])
+        found, prepared = translations()
+        cache = AR.module(prepared).network.empty_cache(2, 5)
+    assert cache.layers[0].self_attention.key.shape == (2, 5, AR.network.num_heads * AR.network.head_dim)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    assert_close(found.scores, expected.scores, 1e-4)
