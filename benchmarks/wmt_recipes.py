@@ -32,7 +32,6 @@ LONGEST, MEAN = 128, 40
 VARIANTS = (
     {"length": LONGEST, "dtype": "float32", "num_slices": 1},
     {"length": LONGEST, "dtype": "bfloat16", "num_slices": 1},
-    {"length": MEAN, "dtype": "float32", "num_slices": 1},
     {"length": MEAN, "dtype": "bfloat16", "num_slices": 1},
     {"length": MEAN, "dtype": "bfloat16", "num_slices": 2},
 )
