@@ -15,13 +15,17 @@ from padir.compilation import deviceless
 deviceless.set_environment()
 
 import argparse
+import functools
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from padir.benchmark.facts import run_facts
 from padir.benchmark.work import decode_cost, rows_per_source
 from padir.compilation import report
+from padir.compilation.hlo import analyse
 from padir.compilation.programs import Decode, Update, compiled
 from padir.compilation.topologies import named
 from padir.decoding.autoregressive import Autoregressive
@@ -53,15 +57,37 @@ DECODES: dict[str, DecodeConfig] = {
     "AR greedy": Autoregressive(**ROOM),
     "AR beam 5": BeamSearch(beam_size=5, num_hypotheses=1, **ROOM),
 }
+# What makes decoding cheaper elsewhere: (decode, compute type, layers of encoder and decoder, steps outside the loop).
+SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
+    "PaDIR 4 x 1, int8": (refinement(1), "int8", (6, 6), 0),
+    "PaDIR 4 x 5, int8": (refinement(5), "int8", (6, 6), 0),
+    "AR greedy, int8": (Autoregressive(**ROOM), "int8", (6, 6), 0),
+    "AR 12-1 greedy": (Autoregressive(**ROOM), None, (12, 1), 0),
+    "AR 12-1 greedy, int8": (Autoregressive(**ROOM), "int8", (12, 1), 0),
+    "PaDIR 4 x 1, 8 candidates": (replace(refinement(1), candidates=8), None, (6, 6), 1),
+    "PaDIR 4 x 5, 8 candidates, the best goes on": (
+        *(replace(refinement(5), candidates=8, keep_hypotheses=1), None, (6, 6), 1),
+    ),
+    "PaDIR 4 x 1, 8 active positions": (replace(refinement(1), active_positions=8), None, (6, 6), 0),
+}
 ONE_DEVICE = ("v3-8", "v4-8", "v5e-1", "v5p-8", "v6e-1", "tpu7x-8")
-TRAINING = {"v3-32": ("float32", "bfloat16")}
+SHORTCUTS_ON = ("v5e-1", "v6e-1")
+TRAINING_ON = "v3-32"
+# Name → (type of activations, layers in a loop, remat).
+TRAINING = {
+    "float32": ("float32", False, "none"),
+    "bfloat16": ("bfloat16", False, "none"),
+    "bfloat16, remat": ("bfloat16", False, "layer"),
+    "bfloat16, layers in a loop": ("bfloat16", True, "layer"),
+}
 
 
-def decoding_model(decode: DecodeConfig, length: int = LENGTH) -> PadirModel | AutoregressiveModel:
-    """The paper's base model of the kind that `decode` is for."""
+def decoding_model(decode: DecodeConfig, layers: tuple[int, int] = (6, 6)) -> PadirModel | AutoregressiveModel:
+    """The paper's base model of the kind that `decode` is for, with so many layers of encoder and decoder."""
+    sizes = {"num_encoder_layers": layers[0], "num_decoder_layers": layers[1]}
     if isinstance(decode, Refinement):
-        return PadirModel(IDS, NetworkConfig(), length, length)
-    return AutoregressiveModel(IDS, NetworkConfig(**AR_NETWORK), length, length)
+        return PadirModel(IDS, NetworkConfig(**sizes), LENGTH, LENGTH)
+    return AutoregressiveModel(IDS, NetworkConfig(**sizes, **AR_NETWORK), LENGTH, LENGTH)
 
 
 def decoding(topology: str, name: str, batch: int = 1) -> dict[str, Any]:
@@ -76,14 +102,29 @@ def decoding(topology: str, name: str, batch: int = 1) -> dict[str, Any]:
     return report.described(found, slices, trips=steps, branch=None, flops=cost.flops, devices=1)
 
 
-def training(topology: str, kind: str, dtype: str) -> dict[str, Any]:
-    """What the compiler says of an update on `topology`."""
-    slices = named(topology)
+def shortcut(topology: str, name: str) -> dict[str, Any]:
+    """The estimated cycles of one of `SHORTCUTS` for one sentence on one device of `topology`."""
+    decode, compute_type, layers, outside = SHORTCUTS[name]
+    steps = decode.num_steps if isinstance(decode, Refinement) else LENGTH
+    model = decoding_model(decode, layers)
+    found = compiled(lambda: Decode(model, decode, 1, LENGTH, 1, compute_type).lower(named(topology)))
+    if isinstance(decode, Refinement) and decode.active_positions:
+        # One half of the steps takes one branch of the loop, the other half the other.
+        halves = [analyse(found.text, steps // 2, branch=(2, index)) for index in range(2)]
+        cycles = sum(half.cycles for half in halves) - halves[0].once
+    else:
+        cycles = analyse(found.text, steps - outside).cycles
+    return {"fits": True, "estimated_cycles": cycles}
+
+
+def training(name: str, kind: str) -> dict[str, Any]:
+    """What the compiler says of an update on `TRAINING_ON`, one of `TRAINING`."""
+    slices, (dtype, scan_layers, remat) = named(TRAINING_ON), TRAINING[name]
     if kind == "PaDIR":
         model = PadirModel(IDS, NetworkConfig(dtype=dtype), 128, 128)
     else:
         model = AutoregressiveModel(IDS, NetworkConfig(dtype=dtype, **AR_NETWORK), 128, 128)
-    update = Update(model, 500_000, 2048, 64)
+    update = Update(model, 500_000, 2048, 64, remat=remat, scan_layers=scan_layers)
     found = compiled(lambda: update.lower(slices))
     said = report.described(found, slices, trips=1, branch=None, flops=update.flops(), devices=len(slices.devices()))
     return said | {"run": report.estimate_of_run(update, said, slices)}
@@ -96,20 +137,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="compile only programs whose name contains this")
     options = parser.parse_args()
     jobs = {
-        f"{name}, batch {batch}, {topology}": lambda name=name, topology=topology, batch=batch: decoding(
-            topology, name, batch
-        )
+        f"{name}, batch {batch}, {topology}": functools.partial(decoding, topology, name, batch)
         for topology in ONE_DEVICE
         for name in DECODES
         for batch in ((1, 8, 64, 512) if topology == "v5e-1" else (1,))
     }
     jobs |= {
-        f"training {kind}, {dtype}, {topology}": lambda topology=topology, kind=kind, dtype=dtype: training(
-            topology, kind, dtype
-        )
-        for topology, dtypes in TRAINING.items()
-        for dtype in dtypes
-        for kind in ("PaDIR", "AR")
+        f"shortcut {name}, {topology}": functools.partial(shortcut, topology, name)
+        for topology, name in itertools.product(SHORTCUTS_ON, SHORTCUTS)
+    }
+    jobs |= {
+        f"training {kind}, {name}, {TRAINING_ON}": functools.partial(training, name, kind)
+        for name, kind in itertools.product(TRAINING, ("PaDIR", "AR"))
     }
     there = json.loads(Path(options.output).read_text("utf-8"))["programs"] if Path(options.output).exists() else {}
     facts = run_facts()
