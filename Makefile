@@ -79,7 +79,8 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 # PYTHON may be set by the user; otherwise the first of these that runs and is new enough. (A name on the
 # path is not proof that it runs: pyenv leaves shims for versions that are not selected.)
 # The pins of constraints.txt are for Python 3.11; newer Pythons get the JAX that padir supports there.
-# libtpu lies apart: where Python finds it, JAX looks for a TPU in every process, and complains if there is none.
+# The compilers of `padir compile` lie apart: where Python finds them, JAX looks for a TPU or a GPU in every process, and
+# complains if there is none. That for GPUs is three wheels without the libraries that a GPU would need.
 .venv/.installed: setup.py constraints.txt
 	@set -e; new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; \
 	if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then \
@@ -102,7 +103,11 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 	.venv/bin/python -m pip install --quiet $$pins --editable '.[data,dev,docs]' $${jax:+"$$jax"}; \
 	.venv/bin/python -m pip install --quiet $$pins --upgrade --no-deps --target .venv/libtpu \
 	  "$$(.venv/bin/python -c "$$libtpu")" \
-	  || echo "No libtpu, the compiler for TPUs, for this machine: padir compile will not work, and its tests are skipped"; \
+	  || echo "No libtpu, the compiler for TPUs, for this machine: padir compile will not work for them, and its tests are skipped"; \
+	version=$$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))'); \
+	.venv/bin/python -m pip install --quiet $$pins --upgrade --no-deps --target .venv/cuda_compiler \
+	  "jax-cuda12-plugin==$$version" "jax-cuda12-pjrt==$$version" nvidia-cuda-nvcc-cu12 \
+	  || echo "No compiler for NVIDIA GPUs for this machine: padir compile will not work for them, and its tests are skipped"; \
 	touch $@
 
 # Adds one accelerator's JAX, of the version installed already.

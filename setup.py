@@ -42,7 +42,7 @@ EXTRAS = {
         # tensorflow-datasets imports it through etils without requiring it.
         "importlib_resources>=6.4",
     ],
-    # For TPUs, and for `padir compile`, which needs none.
+    # Each of these is also for `padir compile`, which needs no TPU and no GPU.
     "tpu": ["jax[tpu]>=0.10"],
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.
     "cuda": ["jax[cuda12]>=0.10"],

@@ -102,9 +102,11 @@ def _compared_estimates(before: str, after: str, old: dict[str, Any], new: dict[
     print("| program | before M cycles | after M cycles | after / before | clear |\n|---|---:|---:|---:|---|")
     systems = {}
     for name in shared:
-        was, now = (result["programs"][name].get("estimated_cycles") for result in (old, new))
+        programs = [result["programs"][name] for result in (old, new)]
+        was, now = (program.get("estimated_cycles") for program in programs)
         if was is None or now is None:
-            print(f"| {name} | {_fits(was)} | {_fits(now)} | | {'no' if was == now else 'yes'} |")
+            shown = list(map(_fits, programs))
+            print(f"| {name} | {shown[0]} | {shown[1]} | | {'no' if shown[0] == shown[1] else 'yes'} |")
             continue
         ratio = now / was
         systems[name] = {"before": was / 1e6, "after": now / 1e6, "ratio": ratio, "clear": abs(ratio - 1) > _CLEAR}
@@ -113,5 +115,7 @@ def _compared_estimates(before: str, after: str, old: dict[str, Any], new: dict[
     return {"systems": systems, "conditions": conditions}
 
 
-def _fits(cycles: int | None) -> str:
-    return "does not fit" if cycles is None else f"{cycles / 1e6:.3f}"
+def _fits(program: dict[str, Any]) -> str:
+    """What is known of a program; there are no cycles of programs for GPUs."""
+    cycles = program.get("estimated_cycles")
+    return "does not fit" if not program["fits"] else "fits" if cycles is None else f"{cycles / 1e6:.3f}"

@@ -43,8 +43,9 @@ class Command:
         SIGTERM makes the command save a checkpoint and stop.
       gin_files: gin files to read if the user names none.
       positional: the parameter that may follow the command without its flag.
-      compiles: the command whose programs this one compiles for TPUs, if any. It takes all flags and gin bindings of
-        that command, which are passed to its function by name as the first argument. Its own flags are not gin's.
+      compiles: the command whose programs this one compiles for TPUs or GPUs, if any. It takes all flags and gin
+        bindings of that command, which are passed to its function by name as the first argument. Its own flags are not
+        gin's.
     """
 
     name: str
@@ -81,8 +82,8 @@ def _translations(given: dict[str, Any]) -> str | None:
 
 
 _ESTIMATED = (
-    "All figures are estimated by XLA's compiler for TPU; nothing is run. Needs the extra padir[tpu]. The exit status "
-    "is 1 if a program does not fit into memory."
+    "Nothing is run. For TPUs, all figures are estimated by XLA's compiler; for GPUs, no time is estimated. Needs the "
+    "extra padir[tpu] or padir[cuda]. The exit status is 1 if a program does not fit into memory."
 )
 
 _ALL = (
@@ -208,7 +209,7 @@ _ALL = (
     Command(
         "compile train",
         "padir.compilation.commands:compile_train",
-        "compile the update of a training run for a slice of TPUs, without a TPU: does it fit, what would it cost",
+        "compile the update of a training run for TPUs or GPUs that you do not have: does it fit, what would it cost",
         "padir compile train --topology=v3-32 --gin_file=runs/wmt14_de_en_padir.gin --gin.DATA_DIR=\"'runs/data'\" "
         "--gin.RUN_DIR=\"'runs/padir'\"",
         note=_ESTIMATED,
@@ -217,7 +218,7 @@ _ALL = (
     Command(
         "compile translate",
         "padir.compilation.commands:compile_translate",
-        "compile the decode of a batch for a host of TPUs, without a TPU",
+        "compile the decode of a batch for a host with TPUs or GPUs that you do not have",
         "padir compile translate --topology=v5litepod-4 --run_dir=runs/padir --batch_size=64",
         note=_ESTIMATED,
         compiles="translate",
@@ -225,7 +226,7 @@ _ALL = (
     Command(
         "compile benchmark latency",
         "padir.compilation.commands:compile_latency",
-        "compile the requests of a latency benchmark for a host of TPUs, without a TPU",
+        "compile the requests of a latency benchmark for a host with TPUs or GPUs that you do not have",
         "padir compile benchmark latency --topology=v5litepod-1 --gin_file=bench/paper.gin "
         "--gin_file=bench/fixed_32.gin --output=runs/latency_v5e.json",
         note=_ESTIMATED,

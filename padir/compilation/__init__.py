@@ -1,4 +1,4 @@
-"""What the TPU's own compiler says of our programs, without a TPU: does it fit, and what would it cost.
+"""What the compilers for TPUs and GPUs say of our programs, without such a device: do they fit, what would they cost.
 
-Every figure is an estimate of XLA's compiler. Nothing is run.
+Nothing is run. What is said of time is an estimate of the compiler for TPUs; of GPUs no time is estimated.
 """

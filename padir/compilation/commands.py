@@ -1,4 +1,4 @@
-"""`padir compile`: compiles the programs of another command for a slice of TPUs, and says whether they fit and cost."""
+"""`padir compile`: compiles the programs of another command for TPUs or GPUs, and says whether they fit and cost."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from padir.benchmark.systems import System
 from padir.benchmark.work import decode_cost, rows_per_source, target_width
 from padir.benchmark.workloads import Workload
 from padir.checks import whole
-from padir.compilation import report
-from padir.compilation.deviceless import libtpu_version
-from padir.compilation.programs import Compiled, Decode, Update, compiled
-from padir.compilation.topologies import Slice, named
+from padir.compilation import deviceless, report
+from padir.compilation.programs import Compiled, Decode, Refused, Update, compiled
+from padir.compilation.topologies import Topology, named
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files.atomic import write_text
@@ -51,11 +50,11 @@ def compile_train(
     every_bucket: bool = False,
     try_others: bool = True,
 ) -> dict[str, Any]:
-    """Compiles the update of a training run for a slice of TPUs. Neither data nor a TPU are needed.
+    """Compiles the update of a training run for TPUs or GPUs. Neither these nor data are needed.
 
     Args:
       arguments: of `padir train`, by name.
-      topology: the cloud's name of the slice, such as 'v3-32' or 'v5litepod-16'.
+      topology: the cloud's name of a slice of TPUs, such as 'v3-32' or 'v5litepod-16'; 'h100-8' for eight GPUs.
       num_slices: the number of such slices.
       output: the JSON file to write; None writes none.
       save: the folder to write the serialised programs to.
@@ -94,15 +93,20 @@ def compile_train(
     job = _Job(slices, output, save, hlo)
     for name, update in updates.items():
         said = job.add(name, update, flops=update.flops(), devices=len(slices.devices()))
-        if said["fits"]:
+        if said["fits"] and slices.platform == "tpu":
             said["run"] = report.estimate_of_run(update, said, slices)
-        elif try_others:
+        elif not said["fits"] and try_others:
             said["would_fit"] = _what_fits(update, slices)
         job.tell(name, update)
     return job.finish()
 
 
-def _what_fits(update: Update, topology: Slice) -> str | None:
+def _compiled(program: Update | Decode, topology: Topology) -> Compiled | Refused:
+    """Compiles a program. XLA itself refuses what is too large for a TPU, but not what is too large for a GPU."""
+    return compiled(lambda: program.lower(topology), topology.gibibytes if topology.platform == "gpu" else None)
+
+
+def _what_fits(update: Update, topology: Topology) -> str | None:
     """Tries to compile variants of an update that does not fit; returns the first that does, as gin bindings."""
     tried = [("train.remat = {remat!r}", {"remat": remat}) for remat in REMATS[REMATS.index(update.remat) + 1 :]]
     tried += [
@@ -121,7 +125,7 @@ def _what_fits(update: Update, topology: Slice) -> str | None:
     for text, options in tried:
         other = dataclasses.replace(update, **options)
         try:
-            found = compiled(lambda other=other: other.lower(topology))
+            found = _compiled(other, topology)
         except PadirError:
             continue
         if isinstance(found, Compiled):
@@ -139,11 +143,11 @@ def compile_translate(
     save: str | None = None,
     hlo: str | None = None,
 ) -> dict[str, Any]:
-    """Compiles the decode of a batch for one host of a slice of TPUs. Checkpoints are not read.
+    """Compiles the decode of a batch for one host with TPUs or GPUs. Checkpoints are not read.
 
     Args:
       arguments: of `padir translate`, by name.
-      topology: the cloud's name of the slice, such as 'v5litepod-4'.
+      topology: the cloud's name of a slice of TPUs, such as 'v5litepod-4'; 'h100-8' for eight GPUs.
       source_length: source tokens of the longest sentence in the batch; the most that the model allows if None.
       devices: how many devices of the host to use; all if None.
       output: the JSON file to write; None writes none.
@@ -175,13 +179,13 @@ def compile_latency(
     save: str | None = None,
     hlo: str | None = None,
 ) -> dict[str, Any]:
-    """Compiles the requests of a latency benchmark for one host of a slice of TPUs.
+    """Compiles the requests of a latency benchmark for one host with TPUs or GPUs.
 
     The longest request of the workload is compiled for each system.
 
     Args:
       arguments: of `padir benchmark latency`, by name.
-      topology: the cloud's name of the slice, such as 'v5litepod-1'.
+      topology: the cloud's name of a slice of TPUs, such as 'v5litepod-1'; 'h100-1' for one GPU.
       devices: how many devices of the host to use; all if None.
       output: the JSON file to write; None writes none.
       save: the folder to write the serialised programs to.
@@ -253,11 +257,13 @@ def _add_decode(
 class _Job:
     """Collects what is said of the programs of one command, and writes it."""
 
-    def __init__(self, topology: Slice, output: str | None, save: str | None, hlo: str | None):
+    def __init__(self, topology: Topology, output: str | None, save: str | None, hlo: str | None):
         self.topology = topology
         self.output, self.save, self.hlo = output, save, hlo
         self.programs: dict[str, dict[str, Any]] = {}
-        print(f"{topology.name}: {report.credit()}")
+        deviceless.check(topology.platform)
+        self.credit = report.credit(topology.platform)
+        print(f"{topology.name}: {self.credit}")
 
     def add(
         self,
@@ -270,7 +276,7 @@ class _Job:
         branch: tuple[int, int] | None = None,
     ) -> dict[str, Any]:
         """Compiles a program, writes what was asked for, and returns what is said of it, which may be added to."""
-        found = compiled(lambda: program.lower(self.topology))
+        found = _compiled(program, self.topology)
         said = report.described(found, self.topology, trips=trips, branch=branch, flops=flops, devices=devices)
         self.programs[name] = said
         if isinstance(found, Compiled):
@@ -292,12 +298,13 @@ class _Job:
     def finish(self) -> dict[str, Any]:
         """Writes the JSON file and returns its contents; raises DoesNotFit if a program does not fit."""
         facts = run_facts()
-        facts["versions"]["libtpu"] = libtpu_version()
+        package, version = deviceless.compiler(self.topology.platform)
+        facts["versions"][package] = version
         del facts["device"], facts["device_count"]
         result = {
             "facts": facts,
-            "estimated_by": report.credit(),
-            "topology": report.described_slice(self.topology),
+            "estimated_by" if self.topology.platform == "tpu" else "compiled_by": self.credit,
+            "topology": report.described_topology(self.topology),
             "programs": self.programs,
         }
         if self.output is not None:

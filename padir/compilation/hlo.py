@@ -2,7 +2,7 @@
 
 XLA's TPU compiler writes `estimated_cycles` beside nearly every instruction of a scheduled program. A loop's body is
 counted as often as it runs. The estimate does not know contention, prices random numbers low, and says nothing of
-collectives and custom calls.
+collectives and custom calls. XLA's GPU compiler writes no cycles: all are 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SHAPE = re.compile(r"\b(pred|[sub]?f?\d+\w*|bf16)\[([\d,]*)\]")
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
-_HOST = ("infeed", "outfeed", "send", "recv")
+# Without `is_host_transfer`, a device sends to another. Custom calls are JAX's callbacks on GPUs.
+_HOST = re.compile(r" (?:infeed|outfeed)\(| (?:send|recv)\(.*is_host_transfer=true|custom_call_target=\"\w+_callback\"")
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def analyse(
     Args:
       text: `compiled.as_text()`.
       trips: how often a loop runs of which the compiler does not know it.
-      branch: (of, index): in conditionals with `of` branches, the one with this index runs. In others the dearest does.
+      branch: (of, index): in conditionals with `of` branches, the one with this index runs. In others the dearest does;
+        of equally dear ones, as all are on GPUs, the one with most instructions.
     """
     program = _Program(text, trips, branch)
     found = Analysis(lines=text.count("\n"))
@@ -109,14 +111,14 @@ def analyse(
         if match := _COLLECTIVE.match(line):
             entry = collectives[match.group(2), False]
             entry[0] += times
-            entry[1] += times * _result_bytes(match.group(1), started=bool(match.group(3)))
+            entry[1] += times * sum(_sizes(_result(match)))
         if match := _BETWEEN_SLICES.search(line):
             # Slices exchange data through their hosts: every collective between them sends and receives.
             if " send(" in line:
                 entry = collectives[match.group(1).lower().replace("_", "-"), True]
                 entry[0] += times
-                entry[1] += times * _result_bytes(line.partition(" = ")[2].partition(" send(")[0], started=True)
-        elif any(f" {opcode}(" in line for opcode in _HOST):
+                entry[1] += times * max(_sizes(line.partition(" = ")[2].partition(" send(")[0]))
+        elif _HOST.search(line):
             found.host_transfers += 1
     found.collectives = [Collective(*key, *entry) for key, entry in sorted(collectives.items())]
     found.cycles = program.total(program.entry)
@@ -161,7 +163,7 @@ class _Program:
             names += [name.strip().lstrip("%") for name in many.group(1).split(",")] if many else []
             if self.branch is not None and len(names) == self.branch[0]:
                 return [(names[self.branch[1]], 1, True)]
-            return [(max(names, key=self.total), 1, True)]
+            return [(max(names, key=lambda name: (self.total(name), len(self.computations.get(name, ())))), 1, True)]
         if re.search(r" (?:call|async-start)\(", line):
             return [(name, 1, True) for name in re.findall(r"(?:to_apply|calls)=%?([\w.\-]+)", line)]
         return []
@@ -238,12 +240,27 @@ def _number(name: str, text: str) -> str:
     return found.group(1) if found else ""
 
 
-def _result_bytes(shapes: str, *, started: bool) -> int:
-    """Bytes of a collective's result. One that starts asynchronously also returns its operand: the larger counts."""
-    sizes = [
+def _result(collective: re.Match) -> str:
+    """The shapes of a collective's result. One that starts asynchronously returns (operands, results, …) instead.
+
+    An all-reduce does not: its results have the shapes of its operands.
+    """
+    shapes, kind, started = collective.groups()
+    if not started or kind == "all-reduce" or not shapes.startswith("("):
+        return shapes
+    depth, parts = 0, [""]
+    for character in shapes[1:-1]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts[1]
+
+
+def _sizes(shapes: str) -> list[int]:
+    """Bytes of each array in a text of shapes."""
+    return [
         _BYTES.get(dtype, 4) * math.prod(int(size) for size in dims.split(",") if size)
         for dtype, dims in _SHAPE.findall(shapes)
     ]
-    if started and len(sizes) > 1 and shapes.lstrip().startswith("("):
-        return max(sizes)
-    return sum(sizes)

@@ -1,4 +1,4 @@
-"""Our programs, traced and compiled for a slice of TPUs: an update of training, and the decode of a batch."""
+"""Our programs, traced and compiled for devices that are not there: an update of training, and a batch's decode."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from padir import rng
-from padir.compilation.topologies import Slice
+from padir.compilation.topologies import Topology
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.inference.program import decode_program
@@ -38,7 +38,7 @@ class Compiled:
       text: the scheduled program.
       seconds: what compiling took, tracing included.
       peak_bytes: the most memory of a device that it uses.
-      program_bytes: the size of the program itself.
+      program_bytes: the size of the program itself; 0 if the compiler does not say.
     """
 
     executable: jax.stages.Compiled
@@ -50,10 +50,10 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Refused:
-    """What the compiler says of a program that does not fit into memory.
+    """What is said of a program that does not fit into memory.
 
     Attributes:
-      reason: in one line, as on a TPU.
+      reason: in one line; the compiler's, as on a TPU, if it refuses the program by itself.
       missing_bytes: how much more memory a device would need; None if the compiler does not say.
     """
 
@@ -61,11 +61,15 @@ class Refused:
     missing_bytes: int | None
 
 
-def compiled(lower: Callable[[], jax.stages.Lowered]) -> Compiled | Refused:
-    """Compiles the program that `lower` traces."""
+def compiled(lower: Callable[[], jax.stages.Lowered], gibibytes: float | None = None) -> Compiled | Refused:
+    """Compiles the program that `lower` traces.
+
+    Args:
+      lower: traces it.
+      gibibytes: memory of a device; None if the compiler itself refuses what is too large, as that for TPUs does.
+    """
     start = time.perf_counter()
-    with tracing_for("tpu"):
-        lowered = lower()
+    lowered = lower()
     try:
         executable = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -74,6 +78,9 @@ def compiled(lower: Callable[[], jax.stages.Lowered]) -> Compiled | Refused:
         return _refused(str(error))
     seconds = time.perf_counter() - start
     memory = executable.memory_analysis()
+    if gibibytes is not None and (missing := memory.peak_memory_in_bytes - int(gibibytes * 2**30)) > 0:
+        needed = memory.peak_memory_in_bytes / 2**30
+        return Refused(f"the program needs {needed:.2f} GiB of a device, which has {gibibytes}", missing)
     return Compiled(
         executable,
         executable.as_text(),
@@ -129,10 +136,14 @@ class Update:
     skip_non_finite: bool = False
     scan_layers: bool = False
 
-    def lower(self, topology: Slice) -> jax.stages.Lowered:
+    def lower(self, topology: Topology) -> jax.stages.Lowered:
         """Traces it for the devices of `topology`; raises PadirError if sizes do not divide over them."""
         mesh = sharding.make_mesh(topology.devices(), self.layout)
         sharding.check_batch_size(self.batch_size, mesh)
+        with tracing_for(topology.platform):
+            return self._traced(mesh)
+
+    def _traced(self, mesh: Mesh) -> jax.stages.Lowered:
         optimizer, rules = self.optimizer.build(self.num_steps), self.layout.rules
         ema = self.optimizer.ema_decay
         state = abstract_train_state(self.model, optimizer, mesh, rules, ema=ema is not None)
@@ -179,11 +190,15 @@ class Decode:
     compute_type: str | None = None
     given_lengths: bool = False
 
-    def lower(self, topology: Slice) -> jax.stages.Lowered:
+    def lower(self, topology: Topology) -> jax.stages.Lowered:
         """Traces it for the first devices of `topology`."""
         mesh = sharding.make_mesh(topology.devices()[: self.devices])
         if self.rows % self.devices:
             raise PadirError(f"a batch of {self.rows} does not divide evenly over {self.devices} devices")
+        with tracing_for(topology.platform):
+            return self._traced(mesh)
+
+    def _traced(self, mesh: Mesh) -> jax.stages.Lowered:
         prepared = jax.eval_shape(lambda: self.model.for_decoding(self.model.init(0), self.compute_type))
         leaves, structure = jax.tree.flatten((prepared, None))
         everywhere = sharding.replicated(mesh)

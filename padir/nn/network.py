@@ -132,10 +132,7 @@ class Encoder(nnx.Module):
         first, last, *of_layers = subkeys(key, 2 + len(self.layers))
         x = dropout(x, self.dropout_rate, first)
 
-        def run(layer: EncoderLayer, x: Array, of_layer: Array | None) -> tuple[Array, None]:
-            return rematerialised(layer)(x, bias, of_layer), None
-
-        x, _ = stack.through(self.layers, run, x, of_layers)
+        x, _ = stack.through(self.layers, lambda of, x, key: (rematerialised(of)(x, bias, key), None), x, of_layers)
         return dropout(self.encoder_norm(x), self.dropout_rate, last)
 
 
@@ -229,8 +226,8 @@ class Decoder(nnx.Module):
         """Encoder output [B, Ls, E] → each layer's keys and values of cross-attention [B, Ls, H, D]."""
         attentions = [layer.encoder_decoder_attention for layer in self.layers]
         if self.joined_source is None:
-            of_layer = lambda attention, nothing, _: (nothing, attention.key_value(encoded))  # noqa: E731
-            return stack.through(attentions, of_layer, None, (None,) * len(attentions))[1]
+            nothing = (None,) * len(attentions)
+            return stack.through(attentions, lambda of, *_: (None, of.key_value(encoded)), None, nothing)[1]
         parts = jnp.split(self.joined_source(encoded, attentions[0].dtype), 2 * len(attentions), axis=-1)
         heads = [attention.split_heads(part) for attention, part in zip(2 * attentions, parts, strict=True)]
         return tuple(map(KeyValue, heads[: len(attentions)], heads[len(attentions) :]))
@@ -247,9 +244,8 @@ class Decoder(nnx.Module):
         """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
         self_bias, positional = plan.self_bias, plan.positional_weights or (None,) * len(self.layers)
         if cache is not None:
-            self_bias, positional = jax.tree.map(
-                partial(kv_cache.queries, cache.position, x.shape[1]), (self_bias, positional)
-            )
+            queries = partial(kv_cache.queries, cache.position, x.shape[1])
+            self_bias, positional = jax.tree.map(queries, (self_bias, positional))
         first, last, *of_layers = subkeys(key, 2 + len(self.layers))
         x = dropout(x, self.dropout_rate, first)
         caches = (None,) * len(self.layers) if cache is None else cache.layers
@@ -260,8 +256,7 @@ class Decoder(nnx.Module):
             x, *found = rematerialised(layer)(x, source, plan.source_bias, self_bias, positional, cached, key)
             return x, tuple(found)
 
-        inputs = tuple(zip(plan.source, positional, caches, of_layers, strict=True))
-        x, found = stack.through(self.layers, run, x, inputs)
+        x, found = stack.through(self.layers, run, x, [*zip(plan.source, positional, caches, of_layers, strict=True)])
         self_attentions, cross_attentions, written = zip(*found, strict=True)
         hidden = dropout(self.decoder_norm(x), self.dropout_rate, last)
         # What was written one after the other goes on behind it.
@@ -362,9 +357,9 @@ class EncoderDecoder(nnx.Module):
     def empty_cache(self, rows: int, max_length: int) -> DecoderCache:
         """A self-attention cache for `rows` rows of up to `max_length` target tokens."""
         config, dtype = self.config, jnp.dtype(self.config.dtype)
-        heads = (config.num_heads, config.head_dim)
+        heads = config.num_heads, config.head_dim
         if self.decoder.layers[0].self_attention.masks_heads:
-            heads, dtype = (config.num_heads * config.head_dim,), factor_type(dtype, None)
+            heads, dtype = (math.prod(heads),), factor_type(dtype, None)
         return kv_cache.empty_cache(config.num_decoder_layers, rows, max_length, heads, dtype)
 
 

@@ -54,6 +54,57 @@ frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
 """
 
 
+GPU = """\
+%body (b: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %all-reduce-start = (f32[4]{0}, f32[2,3]{1,0}) all-reduce-start(%p, %q), channel_id=1, to_apply=%sum
+  %all-reduce-done = (f32[4]{0}, f32[2,3]{1,0}) all-reduce-done(%all-reduce-start)
+  ROOT %all-gather-start = ((bf16[2,4]{0,1}, /*index=1*/f32[3]{0}), (bf16[16,4]{0,1}, f32[24]{0})) \
+all-gather-start(%r, %s), dimensions={0}
+}
+
+%idle (e: f32[64]) -> f32[64] {
+  ROOT %e = f32[64]{0} parameter(0)
+}
+
+%busy (f: f32[64]) -> f32[64] {
+  %f = f32[64]{0} parameter(0)
+  ROOT %all-to-all-start = ((f32[64]{0}), f32[64]{0}) all-to-all-start(%f), dimensions={0}
+}
+
+%scatter (c: f32[64]) -> f32[8] {
+  ROOT %reduce-scatter = f32[8]{0} reduce-scatter(%c), dimensions={0}, to_apply=%sum
+}
+
+%buffer (d: f32[64]) -> f32[8] {
+  %reduce-scatter-start = ((f32[64]{0}), f32[8]{0}) reduce-scatter-start(%d), dimensions={0}, to_apply=%sum
+  ROOT %async = ((f32[64]{0}), f32[8]{0}, s32[]) async-start(%d), calls=%scatter
+}
+
+ENTRY %main (a: f32[64]) -> f32[8] {
+  %send = (f32[4]{0}, u32[], token[]) send(%a, %t), channel_id=2
+  %callback = f32[4]{0} custom-call(%a), custom_call_target="xla_ffi_python_gpu_callback"
+  %loop = (s32[], f32[4]{0}) while(%a), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"5"},"known_init_step":{"init":"0","step":"1"}}
+  %chosen = f32[64]{0} conditional(%i, %a, %a), branch_computations={%idle, %busy}
+  ROOT %call = f32[8]{0} call(%a), to_apply=%buffer
+}
+"""
+
+
+def test_collectives_of_gpus_start_and_end():
+    """Each is counted once: what an all-reduce starts with are its results, what others start with has these second."""
+    found = analyse(GPU)
+    assert found.collectives == [
+        Collective("all-gather", False, 5, 5 * (2 * 16 * 4 + 4 * 24)),
+        Collective("all-reduce", False, 5, 5 * 4 * (4 + 6)),
+        Collective("all-to-all", False, 1, 4 * 64),
+        Collective("reduce-scatter", False, 2, 2 * 4 * 8),
+    ]
+    assert found.loops == [Loop(0, 5, True)] and found.cycles == 0
+    # One device sends to another; only the callback goes to the host.
+    assert found.host_transfers == 1
+
+
 def test_cycles_of_loops_and_branches():
     found = analyse(PROGRAM, trips=4)
     assert found.loops == [Loop(12, 3, True), Loop(12, 4, False)]
