@@ -1,4 +1,4 @@
-"""Writes README.md and the pages of docs/results from templates and benchmarks/results: `make figures`.
+"""Writes README.md, docs/results and the headers of the WMT recipes from benchmarks/results: `make figures`.
 
 A template holds the prose and says which figure of which result stands where; no figure is typed by hand. With --check
 nothing is written, and a page that differs from what its template and the results say is an error.
@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,35 @@ def _wrapped(command: str) -> str:
             line = " "
         line += f" {word}" if line else word
     return "\n".join([*lines, line])
+
+
+def recipe(
+    found: dict[str, Any], kind: str, topology: str, length: int, dtype: str, num_slices: int = 1
+) -> dict[str, Any] | None:
+    """One of the estimates of wmt_recipes.json; None if it was not compiled."""
+    wanted = {"kind": kind, "topology": topology, "length": length, "dtype": dtype, "num_slices": num_slices}
+    return next((each for each in found["recipes"] if wanted.items() <= each.items()), None)
+
+
+def hardware(found: dict[str, Any], kind: str) -> str:
+    """What the header of a WMT recipe says of hardware, as comment lines: estimates from wmt_recipes.json."""
+    hours = []
+    for topology in ("v3-32", "v4-32", "v5e-16", "v6e-16"):
+        if (there := recipe(found, kind, topology, 40, "bfloat16")) is None:
+            continue
+        run = there["program"]["run"]
+        hours.append(f"{number(run['hours'], 1)} hours on a {topology} ({number(run['chip_hours'], 0)} chip-hours)")
+    wanted = {"kind": kind, "length": 128, "dtype": "bfloat16", "num_slices": 1}
+    longest = {each["topology"]: each["remat"] for each in found["recipes"] if wanted.items() <= each.items()}
+    plain = [topology for topology, remat in longest.items() if remat == "none"]
+    remat = [topology for topology in longest if topology not in plain]
+    needs = f" It fits a {' or '.join(plain)} as it is." if plain else ""
+    needs += f" On a {' or '.join(remat)} it needs --remat=layer." if remat else ""
+    text = (
+        f"Hardware: a TPU slice. In bfloat16 all updates take {', '.join(hours)}, at the mean length of "
+        f"WMT14's pairs, without exchanging gradients: estimated by XLA's compiler; not run.{needs}"
+    )
+    return "".join(f"{line}\n" for line in textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# "))
 
 
 def request_ms(found: dict[str, Any], name: str, statistic: str = "median") -> float:
@@ -218,6 +248,7 @@ def explained(claims: list[dict[str, Any]], explanations: dict[str, str]) -> str
 
 HELPERS = (
     result,
+    recipe,
     number,
     times,
     interval,
@@ -255,6 +286,11 @@ def pages() -> dict[Path, str]:
         path = ROOT / name.removesuffix(".j2") if "/" not in name else ROOT / "docs" / name.removesuffix(".j2")
         note = f"<!-- Written by `make figures` from docs/templates/{name}: change that, or the results. -->\n\n"
         written[path] = note + environment.get_template(name).render()
+    found = result("wmt_recipes.json")
+    for path in sorted((ROOT / "gin" / "runs").glob("wmt1*.gin")):
+        said = hardware(found, path.stem.rpartition("_")[2])
+        text = path.read_text(encoding="utf-8")
+        written[path] = re.sub(r"# Hardware: .*?(?=# Expected result: )", said, text, flags=re.DOTALL)
     return written
 
 
