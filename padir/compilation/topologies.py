@@ -16,21 +16,24 @@ class Topology(Protocol):
 
     Attributes:
       name: as in `named`.
-      platform: what JAX calls them, 'tpu' or 'gpu'.
-      chips: chips or GPUs in all.
-      gibibytes: memory of a device.
     """
 
     name: str
 
     @property
-    def platform(self) -> str: ...
+    def platform(self) -> str:
+        """What JAX calls them: 'tpu' or 'gpu'."""
+        ...
 
     @property
-    def chips(self) -> int: ...
+    def chips(self) -> int:
+        """Chips or GPUs in all."""
+        ...
 
     @property
-    def gibibytes(self) -> float: ...
+    def gibibytes(self) -> float:
+        """Memory of a device."""
+        ...
 
     def devices(self) -> Sequence[jax.Device]:
         """Returns devices that programs can be compiled for, but that hold no arrays and run nothing.
