@@ -248,7 +248,9 @@ def _add_decode(
     if isinstance(decode, Refinement):
         buckets = target_buckets(model, decode)
         branch = len(buckets), buckets.index(room)
-    said = job.add(name, program, trips=steps, branch=branch, flops=cost.flops, devices=used)
+    # With candidates the first step, which finds them, lies before the loop.
+    outside = isinstance(decode, Refinement) and decode.candidates is not None
+    said = job.add(name, program, trips=steps - outside, branch=branch, flops=cost.flops, devices=used)
     said |= {"rows": rows, "devices": used, "source": width, "target": room, "steps": steps}
     said |= {"decode": repr(decode), "compute_type": compute_type}
     job.tell(name, program)
