@@ -27,23 +27,39 @@ _ASKED = {
     "start": ("is_random", "check"),
     "remask": ("changes_with_step", "needs_rejecter"),
     "replace": ("needs_logits_sum",),
+    "accept": ("sampling", "needs_draft_logits"),
 }
+
+
+def check_buckets(owner: str, buckets: tuple[int, ...]) -> None:
+    """Raises PadirError unless `target_buckets` of the configuration `owner` are ascending positive lengths."""
+    if list(buckets) != sorted(set(buckets)) or min(buckets, default=1) < 1:
+        raise PadirError(f"{owner}.target_buckets: {buckets} are not ascending positive lengths")
 
 
 def check(config: Any) -> None:
     """Raises PadirError for a field of a `Refinement` that is not one of its policies, naming those there are."""
     for name, known in _POLICIES.items():
-        _check_one(name, getattr(config, name), known)
+        check_one(f"Refinement.{name}", getattr(config, name), known)
 
 
-def _check_one(name: str, policy: object, known: tuple[type, ...]) -> None:
-    """Refuses what cannot be this policy: a name, a class, a bare function, a policy of another kind."""
+def check_one(option: str, policy: object, known: tuple[type, ...]) -> None:
+    """Refuses what cannot be this policy: a name, a class, a bare function, a policy of another kind.
+
+    Args:
+      option: the field, as 'Refinement.start'.
+      policy: what was given.
+      known: our own policies of this kind.
+
+    Raises:
+      PadirError: it is none.
+    """
     others = tuple(kind for kinds in _POLICIES.values() for kind in kinds if kind not in known)
-    complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(name, ()))
+    complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(option.split(".")[-1], ()))
     if isinstance(policy, type) or not callable(policy) or isinstance(policy, others) or not complete:
         allowed = ", ".join(f"{each.__name__}()" for each in known)
         found = policy.__name__ if isinstance(policy, type) else repr(policy)
-        raise PadirError(f"Refinement.{name}: {found} is not a policy; choose one of {allowed}")
+        raise PadirError(f"{option}: {found} is not a policy; choose one of {allowed}")
 
 
 def check_shortcuts(config: Any) -> None:

@@ -113,8 +113,7 @@ class Refinement:
         object.__setattr__(self, "target_buckets", tuple(self.target_buckets))
         for name in ("num_steps", "num_hypotheses", "length_beam", "parallel_starts"):
             whole(f"Refinement.{name}", getattr(self, name))
-        if list(self.target_buckets) != sorted(set(self.target_buckets)) or min(self.target_buckets, default=1) < 1:
-            raise PadirError(f"Refinement.target_buckets: {self.target_buckets} are not ascending positive lengths")
+        policies.check_buckets("Refinement", self.target_buckets)
         policies.check(self)
         if self.remask.changes_with_step and self.num_steps == 1:
             raise PadirError(

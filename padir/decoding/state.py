@@ -165,6 +165,7 @@ class Hypotheses:
       steps_run: [B, K] int32, decoder passes before the row stopped.
       batch_steps: [] int32, decoder passes the whole batch really ran.
       trace: every step, or None; its fields are [T, B, K, …].
+      rounds: [B, K] int32, passes of the verifier among `steps_run`; None of what was not verified.
     """
 
     tokens: Array
@@ -173,3 +174,4 @@ class Hypotheses:
     steps_run: Array
     batch_steps: Array
     trace: Trace | None = None
+    rounds: Array | None = None

@@ -12,10 +12,12 @@ from padir import rng
 from padir.checks import whole
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
-from padir.models import padir_decoding
+from padir.models import padir_decoding, verification
 from padir.models.base import BaseModel, Batch, Metrics
 from padir.models.rescoring import Rescorer
+from padir.models.verification import Verifier
 from padir.nn.layers import Dense, subkeys
 from padir.nn.length import (
     LENGTH_PREDICTORS,
@@ -227,13 +229,16 @@ class PadirModel(BaseModel):
         params: PyTree,
         source: Array,
         key: Array,
-        config: Refinement,
+        config: Refinement | Verified,
         num_steps: Array | None = None,
         *,
         lengths: Array | None = None,
         rescorer: Rescorer | None = None,
+        verifier: Verifier | None = None,
     ) -> Hypotheses:
-        """Translates a batch; see `padir_decoding.decode`."""
+        """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`."""
+        if isinstance(config, Verified):
+            return verification.decode(self, params, source, key, config, verifier, lengths=lengths)
         return padir_decoding.decode(self, params, source, key, config, num_steps, lengths=lengths, rescorer=rescorer)
 
 

@@ -1,7 +1,7 @@
 """Keys and values of target positions that a decoder keeps between steps, outside its modules.
 
-An autoregressive decoder writes one position after the other. A parallel one can write some positions anew and keep the
-others as they were (`Refinement.active_positions`).
+An autoregressive decoder writes one position after the other, or some that another model has drafted (`Verified`). A
+parallel one can write some positions anew and keep the others as they were (`Refinement.active_positions`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DecoderCache:
     Attributes:
       layers: per decoder layer.
       position: which target positions the next tokens [N, q] are: [] int32, the first of q neighbours, where those from
-        there on hold zeros so far and are masked out; or [N, q] int32, all different, of a parallel decoder.
+        there on are masked out; or [N, q] int32, the positions of each row. Of equal ones the first counts.
     """
 
     layers: tuple[LayerCache, ...]
@@ -84,8 +84,9 @@ def queries(position: Array, count: int, weights: Array) -> Array:
     """Of biases or weights [N or 1, H, Lt, keys], those of `count` queries at a `DecoderCache.position`."""
     if position.ndim == 0:
         return jax.lax.dynamic_slice_in_dim(weights, position, count, axis=2)
-    every = jnp.broadcast_to(weights, (len(position), *weights.shape[1:]))
-    return jnp.take_along_axis(every, position[:, None, :, None], axis=2)
+    if len(weights) == 1:
+        return jnp.moveaxis(jnp.take(weights[0], position, axis=1), 1, 0)
+    return jnp.take_along_axis(weights, position[:, None, :, None], axis=2)
 
 
 def reorder(cache: DecoderCache, rows: Array) -> DecoderCache:

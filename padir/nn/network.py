@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -294,23 +295,31 @@ class EncoderDecoder(nnx.Module):
         Returns:
           A `DecodePlan`.
         """
+        source_bias = masks.to_bias(masks.source_mask(source_tokens))
+        return DecodePlan(self.decoder.source_memory(encoded), source_bias, *self._of_target(target))
+
+    def plan_anew(self, plan: DecodePlan, target: Array | int) -> DecodePlan:
+        """The plan for the same sources and other targets; `target` as for `plan`."""
+        self_bias, positional = self._of_target(target)
+        return plan.replace(self_bias=self_bias, positional_weights=positional)
+
+    def _of_target(self, target: Array | int) -> tuple[Array, tuple[Array, ...]]:
+        """What a plan holds of targets: the bias of self-attention, and the weights of positional attention."""
         length = target if isinstance(target, int) else target.shape[-1]
         mask = masks.causal_mask(length) if self.config.causal else masks.parallel_decoder_mask(target)
         self_bias = self.decoder.relpos_bias(length) + masks.to_bias(mask)
-        positional = ()
-        if self.config.positional_attention:
-            if length > self.config.max_positions:
-                raise PadirError(
-                    f"target length {length} exceeds the {self.config.max_positions} learnt positions: "
-                    "shorten the longest target bucket or raise NetworkConfig.max_positions"
-                )
-            logits = self.decoder.positional_logits(length)
-            positional = tuple(
-                layer.positional_attention.normalised(logits[index, None], self_bias)
-                for index, layer in enumerate(self.decoder.layers)
+        if not self.config.positional_attention:
+            return self_bias, ()
+        if length > self.config.max_positions:
+            raise PadirError(
+                f"target length {length} exceeds the {self.config.max_positions} learnt positions: "
+                "shorten the longest target bucket or raise NetworkConfig.max_positions"
             )
-        source = self.decoder.source_memory(encoded)
-        return DecodePlan(source, masks.to_bias(masks.source_mask(source_tokens)), self_bias, positional)
+        logits = self.decoder.positional_logits(length)
+        return self_bias, tuple(
+            layer.positional_attention.normalised(logits[index, None], self_bias)
+            for index, layer in enumerate(self.decoder.layers)
+        )
 
     def decode(
         self,
@@ -376,23 +385,13 @@ def _unfold_queries(weights: Array, rows: int) -> Array:
 
 
 def _attention(config: NetworkConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.embed_dim,
-        config.num_heads,
-        config.head_dim,
-        dropout_rate=config.dropout_rate,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-        float32_logits=config.float32_attention_logits,
-    )
+    sizes = config.embed_dim, config.num_heads, config.head_dim
+    return MultiHeadAttention(*sizes, float32_logits=config.float32_attention_logits, **_common(config, rngs))
 
 
 def _mlp(config: NetworkConfig, rngs: nnx.Rngs) -> MLP:
-    return MLP(
-        config.embed_dim,
-        config.mlp_dim,
-        activation=config.mlp_activation,
-        dropout_rate=config.dropout_rate,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
+    return MLP(config.embed_dim, config.mlp_dim, activation=config.mlp_activation, **_common(config, rngs))
+
+
+def _common(config: NetworkConfig, rngs: nnx.Rngs) -> dict[str, Any]:
+    return {"dropout_rate": config.dropout_rate, "dtype": jnp.dtype(config.dtype), "rngs": rngs}

@@ -1,0 +1,306 @@
+"""Verified decoding: a parallel model drafts, an autoregressive model reads the draft in one pass and corrects it.
+
+Each round, the verifier computes the distributions of a window of positions at once, given the draft on their left. The
+longest run of tokens that it accepts is kept, its own token replaces the next one, and what follows is drafted again
+given what is kept. With `AcceptGreedy` the output is that of the verifier's greedy decoding, whatever the draft: a bad
+draft costs rounds, never quality (Stern et al. 2018; Xia et al. 2023).
+
+The loop takes functions, never models, so it can be tested with tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from padir.checks import finite, whole
+from padir.decoding import acceptance, initial, policies
+from padir.decoding.acceptance import DRAW, AcceptGreedy, AcceptPolicy
+from padir.decoding.autoregressive import START_ID, TargetRoom
+from padir.decoding.initial import StartPolicy, StartWithMask
+from padir.decoding.policies import check_buckets
+from padir.decoding.sampling import take
+from padir.errors import PadirError
+from padir.nn import cache as kv_cache
+from padir.nn.cache import DecoderCache
+from padir.nn.masks import length_mask
+from padir.types import EOS_ID, PAD_ID, Array
+
+# lengths [N] int32 → what the drafter reads at first [N, R] int32, 0 beyond each length
+StartFn = Callable[[Array], Array]
+# (tokens [N, R] int32, positions [N, W]) → the drafter's logits there [N, W, V]; -inf forbids a token
+DraftFn = Callable[[Array, Array], Array]
+# (inputs [N, W] int32, cache whose `position` says where they are) → (log-probabilities [N, W, V], cache)
+VerifyFn = Callable[[Array, DecoderCache], tuple[Array, DecoderCache]]
+
+
+@dataclass(frozen=True)
+class Verified(TargetRoom):
+    """Everything static about verified decoding; hashable, so `jit` takes it whole.
+
+    Attributes:
+      max_length_ratio, max_length_offset: see `TargetRoom`; as for greedy decoding by the verifier.
+      num_hypotheses: drafts of the first round; they have the likeliest lengths. The verifier reads all of them, and
+        the one goes on of which it accepts most.
+      length_beam: drafts of every later round; their lengths lie around that of the draft that went on.
+      draft_steps: decoder passes of the drafter in the first round.
+      redraft_steps: decoder passes of the drafter in every later round.
+      window: positions that a later round drafts and verifies. The first round takes all.
+      start: what the drafter reads at first, and in later rounds behind what is final; see `Refinement`.
+      accept: which drafted tokens stand.
+      alpha: scores are the verifier's summed log-probability over length^alpha.
+      target_buckets: padded lengths of drafts; see `Refinement`.
+    """
+
+    num_hypotheses: int = 1
+    length_beam: int = 3
+    draft_steps: int = 1
+    redraft_steps: int = 1
+    window: int = 8
+    start: StartPolicy = StartWithMask()
+    accept: AcceptPolicy = AcceptGreedy()
+    alpha: float = 1.0
+    target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "target_buckets", tuple(self.target_buckets))
+        finite("Verified.alpha", self.alpha)
+        for name in ("num_hypotheses", "length_beam", "draft_steps", "redraft_steps", "window"):
+            whole(f"Verified.{name}", getattr(self, name))
+        check_buckets("Verified", self.target_buckets)
+        policies.check_one("Verified.start", self.start, initial.POLICIES)
+        policies.check_one("Verified.accept", self.accept, acceptance.POLICIES)
+        for name in ("num_hypotheses", "length_beam"):
+            if self.accept.needs_draft_logits and getattr(self, name) > 1:
+                raise PadirError(
+                    f"Verified.{name}: to go on with the best of several drafts would change the law of "
+                    f"{type(self.accept).__name__}; set it to 1"
+                )
+
+    @property
+    def rows_per_source(self) -> int:
+        """Decoder rows that a source takes at most."""
+        return max(self.num_hypotheses, self.length_beam)
+
+
+@struct.dataclass
+class VerifiedState:
+    """The carry of the loop, of B sources, or of all drafts N = B·K in the middle of a round.
+
+    Attributes:
+      tokens: [B, R] int32, R the most tokens that a target may have: `accepted` final ones, then the draft if any, else
+        0.
+      accepted: [B] int32, how many tokens are final.
+      lengths: [B] int32, tokens that final ones and draft make together, EOS counted.
+      score: [B] float32, summed log-probability of final tokens by the verifier.
+      done: [B] bool, rows that are complete.
+      rounds: [B] int32, passes of the verifier that each row took part in.
+      drafts: [B] int32, passes of the drafter likewise.
+      batch_steps: [] int32, passes of both that the batch ran.
+      cache: the verifier's keys and values; its position is not used.
+    """
+
+    tokens: Array
+    accepted: Array
+    lengths: Array
+    score: Array
+    done: Array
+    rounds: Array
+    drafts: Array
+    batch_steps: Array
+    cache: DecoderCache
+
+
+def initial_state(live: Array, cache: DecoderCache, room: int) -> VerifiedState:
+    """The state before the first round.
+
+    Args:
+      live: [B] bool, False for rows that only pad the batch: they count as complete from the start.
+      cache: the verifier's, empty, with room for R tokens in each of B rows.
+      room: R.
+    """
+    nothing = jnp.zeros(len(live), jnp.int32)
+    return VerifiedState(
+        tokens=jnp.full((len(live), room), PAD_ID, jnp.int32),
+        accepted=nothing,
+        lengths=nothing,
+        score=jnp.zeros(len(live), jnp.float32),
+        done=~live,
+        rounds=nothing,
+        drafts=nothing,
+        batch_steps=jnp.zeros((), jnp.int32),
+        cache=cache,
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What does not change from round to round.
+
+    Attributes:
+      start_fn, draft_fn, verify_fn: what the two models do.
+      config: steps and policies.
+      limits: [B] int32, most tokens that each row may have, EOS counted; at most R.
+      key: [] randomness; unused by policies that are not random.
+    """
+
+    start_fn: StartFn
+    draft_fn: DraftFn
+    verify_fn: VerifyFn
+    config: Verified
+    limits: Array
+    key: Array | None = None
+
+
+def rounds(job: Job, state: VerifiedState, lengths: Array, longest: Array, width: int) -> VerifiedState:
+    """Drafts and verifies until every row is complete or has outgrown its draft.
+
+    Args:
+      job: models and settings.
+      state: `initial_state`.
+      lengths: [B, num_hypotheses] int32, tokens of the first drafts, EOS counted.
+      longest: [B] int32, most tokens that each row's draft may have. It depends on the row alone, so that what becomes
+        of a row does not depend on its neighbours.
+      width: the largest of these, static.
+
+    Returns:
+      A state for `finish`.
+    """
+    config = job.config
+    offsets = jnp.array(sorted(range(-(config.length_beam - 1) // 2, config.length_beam // 2 + 1), key=abs))
+
+    def held(state: VerifiedState) -> Array:
+        return state.done | (state.accepted >= longest)
+
+    def running(carry: tuple[VerifiedState, Array]) -> Array:
+        return ~held(carry[0]).all()
+
+    def go_on(carry: tuple[VerifiedState, Array]) -> tuple[VerifiedState, Array]:
+        state, number = carry
+        # There is at least a token to come, if only EOS.
+        around = state.lengths[:, None] + offsets
+        around = jnp.clip(around, jnp.minimum(state.accepted + 1, longest)[:, None], longest[:, None])
+        return _round(job, state, around, held(state), config.redraft_steps, window, number), number + 1
+
+    window = min(config.window, width)
+    state = _round(job, state, lengths, state.done, config.draft_steps, width, 0)
+    return jax.lax.while_loop(running, go_on, (state, jnp.ones((), jnp.int32)))[0]
+
+
+def finish(job: Job, state: VerifiedState) -> VerifiedState:
+    """Completes rows that have outgrown their drafts token by token, as the verifier does alone; see `rounds`."""
+
+    def step(carry: tuple[VerifiedState, Array]) -> tuple[VerifiedState, Array]:
+        state, number = carry
+        state = state.replace(lengths=state.accepted)
+        key = _of_round(job.key, number)
+        return _verified(job, state, job.limits, state.done, _window(state, 1), None, key), number + 1
+
+    first = (state, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(lambda carry: ~carry[0].done.all(), step, first)[0]
+
+
+def _of_round(key: Array | None, number: Array | int) -> Array | None:
+    return None if key is None else jax.random.fold_in(key, number)
+
+
+def _round(
+    job: Job, state: VerifiedState, lengths: Array, held: Array, passes: int, size: int, number: Array | int
+) -> VerifiedState:
+    """Drafts K targets of `lengths` [B, K], verifies `size` positions of each, goes on with the best of each source.
+
+    Round 0 takes its positions from 0 on. Rows that are `held` stay as they are.
+    """
+    drafts, key = lengths.shape[1], _of_round(job.key, number)
+    wide = _repeated(state, drafts).replace(lengths=lengths.reshape(-1))
+    limits, held = jnp.repeat(job.limits, drafts), jnp.repeat(held, drafts)
+    positions = None if isinstance(number, int) else _window(wide, size)
+    places = jnp.broadcast_to(jnp.arange(size), (len(held), size)) if positions is None else positions
+
+    start = job.start_fn(wide.lengths)
+    final = length_mask(wide.accepted, start.shape[1])
+    tokens, logits = jnp.where(final, wide.tokens, start), None
+    for step in range(passes):
+        logits = job.draft_fn(tokens, places)
+        of_pass = None if key is None else jax.random.fold_in(jax.random.fold_in(key, DRAW), step)
+        drawn, _ = job.config.accept.sampling(logits, of_pass)
+        old = kv_cache.read(tokens, places)
+        open_ = (places >= wide.accepted[:, None]) & (places < wide.lengths[:, None])
+        tokens = kv_cache.write(tokens, jnp.where(open_, drawn, old), places)
+    wide = wide.replace(
+        tokens=tokens,
+        drafts=wide.drafts + jnp.where(held, 0, passes),
+        batch_steps=wide.batch_steps + passes,
+    )
+    wide = _verified(job, wide, limits, held, positions, logits, key, size=size)
+    if drafts == 1:
+        return wide
+    best = wide.accepted.reshape(-1, drafts).argmax(axis=1) + jnp.arange(len(state.done)) * drafts
+    return _rows(wide, lambda field: field[best])
+
+
+def _repeated(state: VerifiedState, drafts: int) -> VerifiedState:
+    return state if drafts == 1 else _rows(state, lambda field: jnp.repeat(field, drafts, axis=0))
+
+
+def _rows(state: VerifiedState, change: Callable[[Array], Array]) -> VerifiedState:
+    """The state with every field [rows, …] changed."""
+    return jax.tree.map(lambda field: change(field) if field.ndim else field, state)
+
+
+def _window(state: VerifiedState, size: int) -> Array:
+    """The first `size` positions that are not final: [N, size] int32. Those beyond the room all are its last one."""
+    return jnp.minimum(state.accepted[:, None] + jnp.arange(size), state.tokens.shape[1] - 1)
+
+
+def _verified(
+    job: Job,
+    state: VerifiedState,
+    limits: Array,
+    held: Array,
+    positions: Array | None,
+    draft_logits: Array | None,
+    key: Array | None,
+    size: int = 1,
+) -> VerifiedState:
+    """One pass of the verifier over `positions` [N, W], of all rows but the `held` ones.
+
+    Without positions it reads the first `size`.
+    """
+    room = state.tokens.shape[1]
+    first, cache = positions is None, state.cache
+    if first:
+        positions = _window(state, size)
+    # What lies in one piece is written to the cache as such.
+    where = jnp.zeros((), jnp.int32) if first else positions
+    left = jnp.where(positions == 0, START_ID, kv_cache.read(state.tokens, jnp.maximum(positions - 1, 0)))
+    log_probs, cache = job.verify_fn(left, cache.replace(position=where))
+    fresh = state.accepted[:, None] + jnp.arange(positions.shape[1])
+    drafted = (fresh < state.lengths[:, None]) & (fresh < room)
+    old = kv_cache.read(state.tokens, positions)
+    draft = jnp.where(drafted, old, PAD_ID)
+    accepted, replacement = job.config.accept(log_probs, draft, draft_logits, key)
+
+    # Final are the tokens before the first rejected one and its replacement, but nothing behind EOS or the limit.
+    run = jnp.cumprod(accepted & drafted, axis=1).astype(bool)
+    kept = jnp.where(run, draft, replacement)
+    ends = kept == EOS_ID
+    reached = jnp.pad(run & ~ends, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
+    final = jnp.cumprod(reached, axis=1).astype(bool) & (fresh < limits[:, None]) & ~held[:, None]
+    said = take(log_probs, kept[..., None])[..., 0]
+    total = state.accepted + final.sum(axis=1)
+    tokens = kv_cache.write(state.tokens, jnp.where(final, kept, old), positions)
+    return state.replace(
+        tokens=jnp.where(length_mask(total, room), tokens, PAD_ID),
+        accepted=total,
+        score=state.score + jnp.where(final, said, 0.0).sum(axis=1),
+        done=state.done | (final & ends).any(axis=1) | (total >= limits),
+        rounds=state.rounds + ~held,
+        batch_steps=state.batch_steps + 1,
+        cache=cache.replace(position=state.cache.position),
+    )

@@ -1,0 +1,126 @@
+"""Verified decoding with two networks: a parallel model drafts, an autoregressive one verifies."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from padir.decoding import verified
+from padir.decoding.sampling import forbid_reserved, log_probabilities
+from padir.decoding.state import Hypotheses
+from padir.decoding.verified import Verified
+from padir.errors import PadirError
+from padir.models.autoregressive import AutoregressiveModel
+from padir.nn import cache as kv_cache
+from padir.nn.cache import DecoderCache
+from padir.nn.length import top_lengths
+from padir.types import PAD_ID, Array, PyTree, TokenIds
+
+if TYPE_CHECKING:
+    from padir.models.padir import PadirModel
+
+
+@struct.dataclass
+class Verifier:
+    """An autoregressive model that verifies another model's drafts; a pytree, so `jit` takes it as an argument.
+
+    Attributes:
+      model: of the same vocabulary; static.
+      params: its parameters, or what `BaseModel.for_decoding` made of them.
+    """
+
+    model: AutoregressiveModel = struct.field(pytree_node=False)
+    params: PyTree
+
+    def check(self, ids: TokenIds) -> None:
+        """Raises PadirError if the model's vocabulary is not the one of `ids`."""
+        if self.model.ids.num_pieces != ids.num_pieces:
+            raise PadirError(
+                f"verifier: its vocabulary has {self.model.ids.num_pieces} pieces, the draft's {ids.num_pieces}"
+            )
+
+
+def decode(
+    model: PadirModel,
+    params: PyTree,
+    source: Array,
+    key: Array,
+    config: Verified,
+    verifier: Verifier,
+    *,
+    lengths: Array | None = None,
+) -> Hypotheses:
+    """Translates a batch; everything is one program, and rows of different progress go on side by side.
+
+    Args:
+      model: a `PadirModel`, which drafts.
+      params: its parameters.
+      source: [B, Ls] int32.
+      key: randomness of sampling; the same for every batch, so that a translation depends on its source alone.
+      config: steps and policies (static).
+      verifier: the autoregressive model whose output this is.
+      lengths: [B] or [B, k] int32, EOS counted: lengths of the first drafts instead of the likeliest ones. The verifier
+        may end elsewhere.
+
+    Returns:
+      `Hypotheses` with K = 1, L = the verifier's max_target_length, and what the rounds were.
+
+    Raises:
+      PadirError: the models have different vocabularies, or the length predictor is 'oracle' and no lengths are given.
+    """
+    verifier.check(model.ids)
+    longest = verifier.model.max_target_length
+    room = config.max_length(source.shape[1], longest)
+    widest = min(room, model.max_target_length)
+    live, source_lengths = (source != PAD_ID).any(-1), (source != PAD_ID).sum(-1)
+    encoded, length_logits = model.encode(params, source)
+    if lengths is None:
+        lengths = top_lengths(length_logits, config.num_hypotheses, model.max_target_length)[0]
+    lengths = jnp.clip(jnp.asarray(lengths, jnp.int32).reshape(len(source), -1), 1, widest)
+    lengths = jnp.where(live[:, None], lengths, 1)
+
+    reading = verifier.model.module(verifier.params).network
+    plan = reading.plan(reading.encode(source), source, room)
+    drafting = model.module(params).network
+    of_start, of_rounds, of_rest = jax.random.split(key, 3)
+
+    def start(lengths: Array) -> Array:
+        tokens = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :room]
+        return jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1])))
+
+    def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
+        output = reading.decode(inputs, plan, cache)
+        return log_probabilities(reading.logits(output.hidden), verifier.model.ids), output.cache
+
+    draft_plan = drafting.plan(encoded, source, start(lengths[:, 0])[:, :1])
+
+    def job(width: int) -> verified.Job:
+        def draft(tokens: Array, positions: Array) -> Array:
+            read = tokens[:, :width]
+            hidden = drafting.decode(read, drafting.plan_anew(draft_plan, read)).hidden
+            hidden = kv_cache.read(hidden, jnp.minimum(positions, width - 1))
+            return forbid_reserved(drafting.logits(hidden), model.ids)
+
+        limits = jnp.minimum(config.max_length(source_lengths, longest), room)
+        return verified.Job(start, draft, verify, config, limits, of_rounds)
+
+    # One compiled branch per padded length of the drafts, chosen on device.
+    buckets = [*(length for length in config.target_buckets if length < widest), widest]
+    own = jnp.asarray(buckets)[jnp.searchsorted(jnp.asarray(buckets), lengths.max(axis=1))]
+    branches = [lambda state, width=width: verified.rounds(job(width), state, lengths, own, width) for width in buckets]
+    state = verified.initial_state(live, reading.empty_cache(len(source), room), room)
+    state = jax.lax.switch(jnp.searchsorted(jnp.asarray(buckets), own.max()), branches, state)
+    state = verified.finish(dataclasses.replace(job(widest), key=of_rest), state)
+    count = (state.tokens != PAD_ID).sum(-1)
+    return Hypotheses(
+        tokens=jnp.pad(state.tokens, ((0, 0), (0, longest - room)))[:, None],
+        scores=(state.score / jnp.maximum(count, 1) ** config.alpha)[:, None],
+        predicted_lengths=count[:, None],
+        steps_run=(state.rounds + state.drafts)[:, None],
+        batch_steps=state.batch_steps,
+        rounds=state.rounds[:, None],
+    )
