@@ -16,13 +16,15 @@ from padir.benchmark import pictures
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
 from padir.benchmark.systems import Opened, System, open_systems
-from padir.benchmark.work import decode_cost, target_width
+from padir.benchmark.work import decode_cost, target_width, verified_cost
 from padir.benchmark.workloads import PreparedText, Request, Workload
 from padir.data.records import PreparedSet
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.files.atomic import write_text
-from padir.inference.translator import Translator, source_width
+from padir.inference.decoder import source_width
+from padir.inference.translator import Translator
 from padir.models.kinds import DecodeConfig
 from padir.nn import flops
 from padir.runs.directory import check_vocabulary
@@ -39,11 +41,13 @@ class Asked:
       system: the opened system.
       steps: decoder passes that were run for each batch. For requests in text these are the steps of the best
         hypotheses.
+      rounds: of verified decoding, the passes of the verifier among them.
     """
 
     name: str
     system: Opened
     steps: dict[Batch, int] = field(default_factory=dict)
+    rounds: dict[Batch, int] = field(default_factory=dict)
 
     def __call__(self, batch: Batch) -> None:
         """Answers a batch, from text to text or from ids to ids, and returns when the answer is on the host."""
@@ -52,16 +56,32 @@ class Asked:
             translator = self.system.translator(self.name)
             found = translator.translate([request.text for request in batch], decode, batch_size=len(batch))
             self.steps[batch] = max(translation.steps_run for translation in found)
+            if isinstance(decode, Verified):
+                self.rounds[batch] = max(translation.rounds for translation in found)
             return
         lengths = [request.target_length for request in batch]
-        if isinstance(decode, Refinement):
+        if isinstance(decode, Refinement | Verified):
             # All hypotheses get the length that the request asks for.
             lengths = [[length] * decode.num_hypotheses for length in lengths]
         found = decoder.decode_ids([request.source for request in batch], decode, lengths)
         self.steps[batch] = int(found.batch_steps)
+        if isinstance(decode, Verified):
+            self.rounds[batch] = int(found.rounds.max())
 
     def cost(self, batch: Batch) -> flops.Cost:
-        """FLOPs and bytes of the computation for a batch, padding included; see `decode_cost`."""
+        """FLOPs and bytes of the computation for a batch, padding included; see `decode_cost` and `verified_cost`."""
+        if isinstance(self.system.decode, Verified):
+            reading, source = self.system.decoder.helper.model, self.source_width(batch)
+            return verified_cost(
+                self.system.model,
+                reading,
+                self.system.decode,
+                rows=self.system.decoder.padded_rows(len(batch)),
+                source=source,
+                target=self.target_width(batch),
+                room=self.system.decode.max_length(source, reading.max_target_length),
+                rounds=self.rounds[batch],
+            )
         return decode_cost(
             self.system.model,
             self.system.decode,
@@ -252,6 +272,8 @@ def describe_systems(
             described[system.name]["target_padding"] = waste
         if isinstance(it.system.decoder, Translator) and batches[0][0].text is not None:
             described[system.name]["text_ms"] = text_times(it.system.decoder, it.system.decode, batches)
+        if it.rounds:
+            described[system.name]["rounds_per_batch"] = float(np.mean([it.rounds[batch] for batch in batches]))
         if system.quality is not None:
             described[system.name]["bleu"] = _bleu(system.quality)
     return described

@@ -18,7 +18,7 @@ from padir.benchmark.systems import Opened, System, open_systems
 from padir.decoding.sampling import greedy
 from padir.errors import PadirError
 from padir.files.atomic import write_text
-from padir.inference.translator import source_width
+from padir.inference.decoder import source_width
 from padir.models.autoregressive import AutoregressiveModel
 from padir.nn import flops
 from padir.nn.weights import project

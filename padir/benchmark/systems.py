@@ -13,7 +13,8 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear
 from padir.errors import PadirError
-from padir.inference.translator import Decoder, Translator, load
+from padir.inference.decoder import Decoder
+from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
 from padir.nn.flops import Cost
@@ -29,6 +30,7 @@ class System:
       name: what tables call it. None, for untrained weights only: `described` of its model and decode.
       run_dir: a trained model, as `padir.load` opens it.
       model: makes a model of given token ids, whose weights then are random, in place of `run_dir`.
+      verify_with: an autoregressive model, as `padir.load` opens it, that verifies the drafts of `run_dir`.
       decode: how it decodes; the model's default if None.
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       quality: JSON of `padir evaluate` of the same decode, for the picture of quality against latency.
@@ -36,6 +38,7 @@ class System:
 
     name: str | None = None
     run_dir: str | None = None
+    verify_with: str | None = None
     model: Callable[[TokenIds], Model] | None = None
     decode: DecodeConfig | None = None
     compute_type: str | None = None
@@ -44,6 +47,8 @@ class System:
     def __post_init__(self):
         if (self.run_dir is None) == (self.model is None):
             raise PadirError(f"System.run_dir: system {self.name!r} needs either run_dir or model")
+        if self.verify_with is not None and self.run_dir is None:
+            raise PadirError(f"System.verify_with: system {self.name!r} needs a trained run_dir")
         if self.name is None:
             if self.model is None:
                 raise PadirError(f"System.name: give the system of {self.run_dir} a name")
@@ -123,7 +128,7 @@ class Opened:
 
 
 def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened]:
-    """Opens systems by name; those of one `run_dir`, or of equal untrained models, share a decoder.
+    """Opens systems by name; those of one `run_dir` and `verify_with`, or of equal untrained models, share a decoder.
 
     Those of different compute types do not.
 
@@ -138,13 +143,13 @@ def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened
         raise PadirError("systems: name at least one")
     if len({system.name for system in systems}) < len(systems):
         raise PadirError("systems: two have the same name")
-    decoders: dict[tuple[str | Model, str | None], Decoder] = {}
+    decoders: dict[tuple[str | Model, str | None, str | None], Decoder] = {}
     opened = {}
     for system in systems:
         model = None if system.model is None else system.model(TokenIds(num_pieces))
-        key, options = (model or system.run_dir, system.compute_type), {"compute_type": system.compute_type}
+        key = (model or system.run_dir, system.verify_with, system.compute_type)
         if key not in decoders:
-            decoders[key] = load(system.run_dir, **options) if model is None else _untrained(model, **options)
+            decoders[key] = _opened(system, model)
         try:
             decode = decoders[key].checked(system.decode)
         except PadirError as error:
@@ -153,5 +158,7 @@ def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened
     return opened
 
 
-def _untrained(model: Model, compute_type: str | None) -> Decoder:
-    return Decoder(model, jax.jit(model.init)(0), compute_type=compute_type)
+def _opened(system: System, model: Model | None) -> Decoder:
+    if model is not None:
+        return Decoder(model, jax.jit(model.init)(0), compute_type=system.compute_type)
+    return load(system.run_dir, verify_with=system.verify_with, compute_type=system.compute_type)

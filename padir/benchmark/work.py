@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.padir_decoding import target_buckets
 from padir.nn import flops
@@ -51,6 +52,36 @@ def decode_cost(
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
 
 
+def verified_cost(
+    model: Model, verifier: Model, decode: Verified, *, rows: int, source: int, target: int, room: int, rounds: int
+) -> flops.Cost:
+    """Returns the work of verified decoding of a batch, padding included, if no row outgrows its draft.
+
+    Args:
+      model, verifier: the models.
+      decode: how they decode.
+      rows: the number of sources, padding included.
+      source: tokens that each is padded to.
+      target: tokens that drafts are padded to.
+      room: tokens that the verifier's cache has room for.
+      rounds: passes of the verifier.
+    """
+    drafting, reading = model.network, verifier.network
+    total = flops.encode(drafting, rows, source + model.source_prefix) + flops.encode(reading, rows, source)
+    total += flops.plan(drafting, rows, source, target, prepared=True)
+    total += flops.plan(reading, rows, source, room, prepared=True)
+    keys = {"source": source, "sources": rows}
+
+    def one_round(drafts: int, passes: int, positions: int) -> flops.Cost:
+        # All positions go through the drafter, but only some to the logits.
+        draft = flops.decoder_pass(drafting, rows * drafts, target, keys=target, **keys, logits=False)
+        draft += flops.all_logits(drafting, rows * drafts * positions)
+        return passes * draft + flops.decoder_pass(reading, rows * drafts, positions, keys=room, **keys)
+
+    later = one_round(decode.length_beam, decode.redraft_steps, min(decode.window, target))
+    return total + one_round(decode.num_hypotheses, decode.draft_steps, target) + (rounds - 1) * later
+
+
 def rows_per_source(decode: DecodeConfig) -> int:
     """Returns the decoder rows that a source takes."""
     return decode.hypotheses_per_source if isinstance(decode, Refinement) else decode.rows_per_source
@@ -65,6 +96,6 @@ def target_width(model: Model, decode: DecodeConfig, source: int, longest: int) 
       source: tokens that sources are padded to, which decide for an autoregressive model.
       longest: the longest target, which decides for a parallel one.
     """
-    if not isinstance(decode, Refinement):
+    if not isinstance(decode, Refinement | Verified):
         return decode.max_length(source, model.max_target_length)
     return next((bucket for bucket in target_buckets(model, decode) if longest <= bucket), model.max_target_length)

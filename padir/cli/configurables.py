@@ -5,6 +5,7 @@ from __future__ import annotations
 from padir.benchmark import systems, workloads
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.decoding import (
+    acceptance,
     autoregressive,
     beam,
     initial,
@@ -14,6 +15,7 @@ from padir.decoding import (
     replacement,
     sampling,
     stopping,
+    verified,
 )
 from padir.demo.run import DemoConfig
 from padir.inference.distill import DistillFilters
@@ -48,6 +50,8 @@ DATACLASSES: tuple[type, ...] = (
     *replacement.POLICIES,
     *stopping.POLICIES,
     *ranking.POLICIES,
+    verified.Verified,
+    *acceptance.POLICIES,
     DistillFilters,
     systems.System,
     workloads.FixedLengths,

@@ -22,8 +22,8 @@ from padir.compilation.topologies import Topology, named
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.inference.decoder import padded_rows, source_width
 from padir.inference.translate import translate_files
-from padir.inference.translator import padded_rows, source_width
 from padir.models.kinds import DECODE_CONFIGS, Model
 from padir.models.padir_decoding import target_buckets
 from padir.runs.directory import load_model

@@ -17,8 +17,8 @@ from padir import rng
 from padir.compilation.topologies import Topology
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.inference.decoder import on_devices
 from padir.inference.program import decode_program
-from padir.inference.translator import on_devices
 from padir.models.kinds import DecodeConfig, Model
 from padir.runs.train_state import abstract_train_state
 from padir.runtime import sharding

@@ -102,7 +102,12 @@ def score(
             "length_bias": statistics.fmean(errors),
         }
     mean_steps = sum(translation.steps_run for translation in translations) / len(examples)
-    return {**quality.to_dict(), **lengths, "mean_steps_run": mean_steps}
+    steps = {"mean_steps_run": mean_steps}
+    if translations[0].rounds is not None:
+        steps["mean_rounds"] = statistics.fmean(translation.rounds for translation in translations)
+        written = sum(translation.predicted_length for translation in translations)
+        steps["tokens_per_round"] = written / len(examples) / steps["mean_rounds"]
+    return {**quality.to_dict(), **lengths, **steps}
 
 
 def evaluate(
@@ -113,6 +118,7 @@ def evaluate(
     name: str,
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
+    verify_with: str | None = None,
     compute_type: str | None = None,
     split: str = "test",
     baseline: str | None = None,
@@ -138,6 +144,8 @@ def evaluate(
       name: the name of this system, which is also the name of the files.
       decode: how to decode; the model's default if None.
       rescore_with: the run directory of an autoregressive model that ranks a parallel model's hypotheses.
+      verify_with: an autoregressive model that verifies a parallel model's drafts, so that the output is that of its
+        greedy decoding; see `padir.load`.
       compute_type: 'bfloat16' or 'int8' rounds both factors of products with weights to this type; see `padir.load`.
       split: the split to translate.
       baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by
@@ -162,7 +170,7 @@ def evaluate(
     """
     check_buckets(length_buckets)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with, compute_type=compute_type)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with, verify_with=verify_with, compute_type=compute_type)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
@@ -172,7 +180,12 @@ def evaluate(
     examples = prepared.read(range(len(prepared)))
     other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
-    result |= {"decode": repr(decode), "rescore_with": rescore_with, "task": describe_task(data.manifest)}
+    result |= {
+        "decode": repr(decode),
+        "rescore_with": rescore_with,
+        "verify_with": verify_with,
+        "task": describe_task(data.manifest),
+    }
     options = {"rescored": rescore_with is not None, "compute_type": compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
 

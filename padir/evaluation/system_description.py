@@ -10,6 +10,7 @@ from padir.data.manifest import Manifest
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models.kinds import DecodeConfig
 from padir.runs.directory import trained_on as recorded_training_data
@@ -52,8 +53,8 @@ def describe_system(
       A dictionary with the following keys.
 
       * kind: 'autoregressive' or 'parallel'.
-      * decoding: 'greedy', 'sampling', 'beam', 'padir' (the paper's recipe) or 'refinement' (any other parallel
-        recipe, e.g. mask-predict).
+      * decoding: 'greedy', 'sampling', 'beam', 'verified', 'padir' (the paper's recipe) or 'refinement' (any other
+        parallel recipe, e.g. mask-predict).
       * steps: refinement steps; None for an autoregressive system.
       * hypotheses: beam size or number of samples, or all hypotheses per source of a parallel system.
       * trained_on: 'raw', 'distilled', or None if it is not known.
@@ -74,6 +75,8 @@ def _decoding(decode: DecodeConfig) -> dict[str, Any]:
             "steps": decode.num_steps,
             "hypotheses": decode.hypotheses_per_source,
         }
+    if isinstance(decode, Verified):
+        return {"kind": "parallel", "decoding": "verified", "steps": None, "hypotheses": 1}
     if isinstance(decode, BeamSearch):
         return {"kind": "autoregressive", "decoding": "beam", "steps": None, "hypotheses": decode.beam_size}
     assert isinstance(decode, Autoregressive)

@@ -131,6 +131,8 @@ class LineTranslator:
             "steps_run": translation.steps_run,
             "predicted_length": translation.predicted_length,
         }
+        if translation.rounds is not None:
+            record["rounds"] = translation.rounds
         text = json.dumps(record, ensure_ascii=False)
         if self.input_format == "jsonl":
             # The input is copied as text, because parsing and writing it again could change numbers and escapes.

@@ -11,10 +11,15 @@ import numpy as np
 
 from padir.decoding.state import Hypotheses, Trace
 from padir.models.kinds import DecodeConfig, Model
+from padir.models.rescoring import Rescorer
+from padir.models.verification import Verifier
 from padir.types import Array
 
-# (leaves of parameters and rescorer, source, key, number of steps of a refinement) → (packed hypotheses, trace)
+# (leaves of parameters and helper, source, key, number of steps of a refinement) → (packed hypotheses, trace)
 Program = Callable[..., tuple[Array, Trace | None]]
+# A second model that takes part in decoding, and what `decode` calls it.
+Helper = Rescorer | Verifier
+_HELPERS = {Rescorer: "rescorer", Verifier: "verifier"}
 
 
 @functools.cache
@@ -27,15 +32,15 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
     Args:
       model: the configuration of the model.
       decode: the decode configuration.
-      structure: the tree structure of (parameters, rescorer).
+      structure: the tree structure of (parameters, helper), where the helper may be None.
     """
 
     @jax.jit
     def run(
         leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array
     ) -> tuple[Array, Trace | None]:
-        params, rescorer = jax.tree.unflatten(structure, leaves)
-        options = lengths if rescorer is None else {**lengths, "rescorer": rescorer}
+        params, helper = jax.tree.unflatten(structure, leaves)
+        options = lengths if helper is None else {**lengths, _HELPERS[type(helper)]: helper}
         found = model.decode(params, source, key, decode, *steps, **options)
         return _pack(found), found.trace
 
@@ -43,10 +48,11 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
 
 
 def _pack(found: Hypotheses) -> Array:
-    """Packs everything but the trace into one array [B, K, 4 + L] int32, so that one copy brings it to the host."""
+    """Packs everything but the trace into one array [B, K, 5 + L] int32, so that one copy brings it to the host."""
     scores = jax.lax.bitcast_convert_type(found.scores, jnp.int32)
     batch_steps = jnp.broadcast_to(found.batch_steps, scores.shape)
-    numbers = jnp.stack([scores, found.predicted_lengths, found.steps_run, batch_steps], axis=-1)
+    rounds = jnp.full(scores.shape, -1) if found.rounds is None else found.rounds
+    numbers = jnp.stack([scores, found.predicted_lengths, found.steps_run, batch_steps, rounds], axis=-1)
     return jnp.concatenate([numbers, found.tokens], axis=-1)
 
 
@@ -54,10 +60,11 @@ def unpack(packed: np.ndarray, trace: Trace | None) -> Hypotheses:
     """Returns the hypotheses of a `Program` as numpy arrays.
 
     Args:
-      packed: [B, K, 4 + L] int32, the first result of the program: bits of the float32 score, predicted length, steps
-        run, steps of the batch, and L tokens.
+      packed: [B, K, 5 + L] int32, the first result of the program: bits of the float32 score, predicted length, steps
+        run, steps of the batch, rounds or -1, and L tokens.
       trace: its second result.
     """
     scores = np.ascontiguousarray(packed[..., 0]).view(np.float32)
     trace = None if trace is None else jax.device_get(trace)
-    return Hypotheses(packed[..., 4:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], trace)
+    rounds = None if packed[0, 0, 4] < 0 else packed[..., 4]
+    return Hypotheses(packed[..., 5:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], trace, rounds)

@@ -138,7 +138,7 @@ def translate_shards(
 def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress: bool, seed: int) -> dict[str, Any]:
     """Returns everything that decides the content of the shards, as JSON values."""
     translator = lines.translator
-    rescorer = translator.rescorer
+    helper = translator.helper
     request = {
         "inputs": {
             str(number): {"file": name, "bytes": os.stat(name).st_size, "modified_ns": os.stat(name).st_mtime_ns}
@@ -154,7 +154,7 @@ def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress
         "seed": seed,
         "model": {"step": translator.step, **hashes(translator.model, translator.params)},
         "vocabulary": translator.vocabulary.hash,
-        "rescorer": None if rescorer is None else hashes(rescorer.model, rescorer.params),
+        "helper": None if helper is None else {"is": type(helper).__name__, **hashes(helper.model, helper.params)},
     }
     return json.loads(json.dumps(request))
 

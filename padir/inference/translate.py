@@ -31,6 +31,7 @@ def translate_files(
     num_hosts: int | None = None,
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
+    verify_with: str | None = None,
     compute_type: str | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -65,6 +66,8 @@ def translate_files(
       num_hosts: the number of such hosts.
       decode: the decode configuration; the model's default if None.
       rescore_with: an autoregressive model that ranks the hypotheses of a parallel model.
+      verify_with: an autoregressive model that verifies a parallel model's drafts, so that the output is that of its
+        greedy decoding; see `padir.load`.
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
       batch_size: the number of lines decoded at a time.
       seed: the seed of random decoding.
@@ -88,7 +91,7 @@ def translate_files(
     else:
         hosts = Hosts.given(host_index, num_hosts)
         _check_shards(shards, inputs, output, rejects)
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with, compute_type=compute_type)
+    translator = load(run_dir, seed=seed, rescore_with=rescore_with, verify_with=verify_with, compute_type=compute_type)
     checked = translator.checked(decode, has_lengths=False)
     lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
     if hosts is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 
 Model = PadirModel | AutoregressiveModel
-DecodeConfig = Refinement | Autoregressive | BeamSearch
+DecodeConfig = Refinement | Verified | Autoregressive | BeamSearch
 # What each model decodes with, its default first.
-DECODE_CONFIGS = {PadirModel: (Refinement,), AutoregressiveModel: (Autoregressive, BeamSearch)}
+DECODE_CONFIGS = {PadirModel: (Refinement, Verified), AutoregressiveModel: (Autoregressive, BeamSearch)}
 MODELS = {"padir": PadirModel, "autoregressive": AutoregressiveModel}

@@ -44,6 +44,22 @@ class Verifier:
             )
 
 
+def check(model: PadirModel, config: Verified, *, has_lengths: bool) -> None:
+    """Refuses a configuration that this model cannot draft with.
+
+    Raises:
+      PadirError: a start that targets are too long for, more hypotheses than lengths, or an oracle that nobody tells
+        the lengths.
+    """
+    config.start.check(model.max_target_length, model.ids)
+    if config.num_hypotheses > model.max_target_length:
+        raise PadirError(
+            f"Verified.num_hypotheses: {config.num_hypotheses} exceeds the {model.max_target_length} lengths there are"
+        )
+    if not has_lengths and model.length_predictor == "oracle":
+        raise PadirError("decode: a model with the length predictor 'oracle' needs the lengths of its targets")
+
+
 def decode(
     model: PadirModel,
     params: PyTree,
@@ -70,8 +86,9 @@ def decode(
       `Hypotheses` with K = 1, L = the verifier's max_target_length, and what the rounds were.
 
     Raises:
-      PadirError: the models have different vocabularies, or the length predictor is 'oracle' and no lengths are given.
+      PadirError: what `check` refuses, or the models have different vocabularies.
     """
+    check(model, config, has_lengths=lengths is not None)
     verifier.check(model.ids)
     longest = verifier.model.max_target_length
     room = config.max_length(source.shape[1], longest)

@@ -18,8 +18,9 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.inference.decoder import SOURCE_BUCKETS, source_width
 from padir.inference.translate import translate_files
-from padir.inference.translator import SOURCE_BUCKETS, Translation, source_width
+from padir.inference.translator import Translation
 from padir.models.rescoring import Rescorer
 from padir.types import EOS_ID
 

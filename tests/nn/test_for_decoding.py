@@ -15,7 +15,7 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
-from padir.inference.translator import Decoder
+from padir.inference.decoder import Decoder
 from padir.nn import for_decoding
 from padir.nn.network import NetworkConfig
 from padir.runtime import platforms

@@ -18,7 +18,7 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
 from padir.errors import PadirError
-from padir.inference.translator import Decoder
+from padir.inference.decoder import Decoder
 from padir.nn import weights
 from padir.nn.network import NetworkConfig
 

@@ -1,0 +1,224 @@
+"""A model ready to decode token ids: what `Translator` and the benchmarks are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from padir import rng
+from padir.decoding.refinement import Refinement
+from padir.decoding.state import Hypotheses
+from padir.decoding.verified import Verified
+from padir.errors import PadirError
+from padir.inference.program import Helper, Program, decode_program, unpack
+from padir.models import padir_decoding, verification
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
+from padir.models.rescoring import Rescorer
+from padir.models.verification import Verifier
+from padir.nn.weights import check_compute_type
+from padir.runtime import host_memory, sharding
+from padir.types import PyTree
+
+# Encoder inputs are padded to the smallest of these lengths that fits, up to the model's longest source.
+SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class Decoder:
+    """A model with its parameters, ready to decode token ids.
+
+    Each combination of rows, padded source length and decode configuration is compiled at its first use. Rows are
+    rounded up to a power of two, and source lengths to `SOURCE_BUCKETS`. A refinement is compiled with one branch for
+    each of its target buckets, so fewer buckets compile faster.
+
+    Attributes:
+      model: the configuration of the model.
+      params: the trained parameters, nested dict of float32 arrays on all devices of this process.
+      helper: the rescorer or verifier, with its parameters on all devices; None without one.
+      decoding_params: the parameters in the form that decoding uses (`BaseModel.for_decoding`).
+      compute_type: the type that the factors of products with weights are rounded to; None if they are not rounded.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        params: PyTree,
+        *,
+        seed: int = 0,
+        helper: Helper | None = None,
+        compute_type: str | None = None,
+    ):
+        """Places `params` on all devices of this process.
+
+        On CPU, the process also keeps freed memory for reuse; see `host_memory`.
+
+        Args:
+          model: the configuration of the model.
+          params: its parameters.
+          seed: the seed of random decoding.
+          helper: an autoregressive model that helps a parallel one: a rescorer ranks its hypotheses in place of the
+            model's own scores, a verifier verifies its drafts (`Verified`).
+          compute_type: one of `weights.COMPUTE_TYPES`. The factors of products with the weights of the model and of a
+            verifier, but not of a rescorer, are rounded to it.
+
+        Raises:
+          PadirError: the helper has another vocabulary, `model` is autoregressive and takes none, or `compute_type` is
+            unknown.
+        """
+        check_compute_type("compute_type", compute_type)
+        if helper is not None:
+            if isinstance(model, AutoregressiveModel):
+                role = (
+                    "rescorer: ranks the hypotheses" if isinstance(helper, Rescorer) else "verifier: reads the drafts"
+                )
+                raise PadirError(f"{role} of a parallel model, but this model is autoregressive")
+            helper.check(model.ids)
+        self.model = model
+        self.compute_type = compute_type
+        self._mesh = own_mesh()
+        if self._mesh.devices.flat[0].platform == "cpu":
+            host_memory.keep_freed()
+        self.params, self.helper = jax.device_put((params, helper), sharding.replicated(self._mesh))
+        self.decoding_params = model.for_decoding(self.params, compute_type)
+        ready = self.helper
+        if isinstance(helper, Verifier):
+            ready = Verifier(helper.model, helper.model.for_decoding(self.helper.params, compute_type))
+        self._leaves, self._structure = jax.tree.flatten((self.decoding_params, ready))
+        self._key = rng.stream(seed, "decode")
+        # `decode_program` hashes the model and decode configuration on every call, which is slow.
+        self._programs: dict[DecodeConfig, Program] = {}
+
+    @property
+    def product_type(self) -> str:
+        """The type in which products with weights are computed: `compute_type`, or else the dtype of the network."""
+        return self.compute_type or self.model.network.dtype
+
+    @property
+    def default_decode(self) -> DecodeConfig:
+        """The default decode configuration.
+
+        It is 4-step refinement for a PaDIR model, greedy for an autoregressive one, and verified decoding for a PaDIR
+        model with a verifier.
+        """
+        if isinstance(self.helper, Verifier):
+            return Verified()
+        return DECODE_CONFIGS[type(self.model)][0]()
+
+    def decode_ids(
+        self,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        lengths: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    ) -> Hypotheses:
+        """Decodes one batch in a single round trip to the device.
+
+        Args:
+          sources: token ids of the sources, each ending in EOS.
+          decode: the decode configuration, as returned by `checked`.
+          lengths: the target lengths, EOS included, one per source; see `translate_ids`. For a parallel model there may
+            be several per source.
+
+        Returns:
+          The hypotheses as numpy arrays. Rows beyond `len(sources)` are padding.
+
+        Raises:
+          PadirError: a source is longer than the model allows, or `lengths` has the wrong shape.
+        """
+        rows, ways = self.padded_rows(len(sources)), self._mesh.devices.size
+        longest = max(map(len, sources))
+        if longest > self.model.max_source_length:
+            raise PadirError(
+                f"a source of {longest} tokens is longer than the {self.model.max_source_length} that the model "
+                "allows; prepare the data with smaller maximum lengths"
+            )
+        width = source_width(self.model, longest)
+        batch = np.zeros((rows, width), np.int32)
+        for row, ids in enumerate(sources):
+            batch[row, : len(ids)] = ids
+        placed = jax.device_put(batch, sharding.batch_sharding(self._mesh)) if ways > 1 else batch
+        decode = on_devices(decode, ways)
+        # The number of refinement steps is an argument, so that 1, 4 and 10 steps share one compiled program.
+        decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
+        given = {}
+        if lengths is not None:
+            shape = np.shape(lengths)
+            if shape[:1] != (len(sources),) or len(shape) > (1 if isinstance(self.model, AutoregressiveModel) else 2):
+                raise PadirError(f"lengths have shape {shape}; give one for each of the {len(sources)} sources")
+            given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
+            given["lengths"][: len(lengths)] = lengths
+        program = self._programs.get(decode)
+        if program is None:
+            program = self._programs[decode] = decode_program(self.model, decode, self._structure)
+        packed, trace = program(self._leaves, placed, self._key, *steps, **given)
+        return unpack(np.asarray(packed), trace)
+
+    def padded_rows(self, sources: int) -> int:
+        """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""
+        return padded_rows(sources, self._mesh.devices.size)
+
+    def checked(self, decode: DecodeConfig | None, *, has_lengths: bool = True) -> DecodeConfig:
+        """Returns `decode`, or `default_decode` for None, after checking that it suits the model.
+
+        Args:
+          decode: the decode configuration.
+          has_lengths: whether target lengths will be given, which the length predictor 'oracle' needs.
+
+        Raises:
+          PadirError: the model cannot decode with this configuration.
+        """
+        decode = self.default_decode if decode is None else decode
+        fitting = DECODE_CONFIGS[type(self.model)]
+        if not isinstance(decode, fitting):
+            raise PadirError(
+                f"decode: {type(decode).__name__} does not fit a {type(self.model).__name__}; "
+                f"use {' or '.join(config.__name__ for config in fitting)}"
+            )
+        verifies, has_verifier = isinstance(decode, Verified), isinstance(self.helper, Verifier)
+        if verifies != has_verifier:
+            raise PadirError(
+                "decode: Verified needs an autoregressive model that verifies; give verify_with"
+                if verifies
+                else f"decode: {type(decode).__name__} verifies nothing; use Verified, or leave verify_with out"
+            )
+        if verifies:
+            verification.check(self.model, decode, has_lengths=has_lengths)
+        elif isinstance(decode, Refinement):
+            has_rescorer = isinstance(self.helper, Rescorer)
+            padir_decoding.check(self.model, decode, has_rescorer=has_rescorer, has_lengths=has_lengths)
+        return decode
+
+
+def own_mesh() -> Mesh:
+    """Returns a mesh of this process's devices, so that processes decode independently of one another."""
+    return sharding.make_mesh(jax.local_devices())
+
+
+def on_devices(decode: DecodeConfig, count: int) -> DecodeConfig:
+    """Returns the decode configuration without the options that only one device can use, if there are several."""
+    if count > 1 and isinstance(decode, Refinement):
+        return dataclasses.replace(decode, compact_rows=False, logits_block=None)
+    return decode
+
+
+def padded_rows(sources: int, devices: int) -> int:
+    """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""
+    return devices * _power_of_two(-(-sources // devices))
+
+
+def source_width(model: Model, length: int) -> int:
+    """Returns the length that a source of `length` tokens is padded to.
+
+    Padded source and `model.source_prefix`, the tokens that the encoder reads before it, together fill one of
+    `SOURCE_BUCKETS`.
+    """
+    longest = model.max_source_length
+    widths = (bucket - model.source_prefix for bucket in SOURCE_BUCKETS)
+    return min([width for width in widths if length <= width < longest], default=longest)
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
