@@ -33,7 +33,9 @@ def log_probabilities(logits: Array, ids: TokenIds) -> Array:
     logits = logits.astype(jnp.float32)
     real = jnp.arange(logits.shape[-1]) < ids.unpadded_size
     normalizer = logsumexp(jnp.where(real, logits, -jnp.inf))
-    return forbid_reserved(logits - normalizer[..., None], ids)
+    # In this order: logits may end in a multiplication, and XLA computes them anew for each of their readers. Were the
+    # difference next to it, one reader might round both at once and another twice, and `argmax` compares their results.
+    return forbid_reserved(logits, ids) - normalizer[..., None]
 
 
 def argmax(logits: Array) -> Array:

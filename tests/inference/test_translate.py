@@ -17,6 +17,7 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.inference.decoder import SOURCE_BUCKETS, source_width
 from padir.inference.translate import translate_files
@@ -152,6 +153,42 @@ class TestRescoring:
             padir.load(tiny.ar, rescore_with=tiny.ar)
         with pytest.raises(PadirError, match="rescorer: the release has none; set Refinement.t5x_compat to False"):
             padir.load(tiny.padir, rescore_with=tiny.ar).translate(["a dog"], Refinement(t5x_compat=True))
+
+
+class TestVerification:
+    DECODE = Verified(target_buckets=(), window=4)
+
+    def test_the_output_is_the_teachers(self, tiny, texts):
+        expected = padir.load(tiny.ar).translate(texts)
+        translator = padir.load(tiny.padir, verify_with=tiny.ar)
+        found = translator.translate(texts, self.DECODE, batch_size=5)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert (ours.text, ours.cut_off) == (theirs.text, theirs.cut_off)
+            assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+            assert 1 <= ours.rounds <= ours.predicted_length == theirs.predicted_length
+            assert ours.rounds < ours.steps_run and theirs.rounds is None
+        assert translator.default_decode == Verified()
+
+    def test_files(self, tiny, texts, tmp_path):
+        (tmp_path / "in.txt").write_text(texts[0] + "\n")
+        options = {"run_dir": str(tiny.padir), "verify_with": str(tiny.ar), "decode": self.DECODE}
+        options |= {"inputs": [str(tmp_path / "in.txt")], "output_format": "jsonl"}
+        translate_files(output=str(tmp_path / "out.jsonl"), **options)
+        record = json.loads((tmp_path / "out.jsonl").read_text())
+        assert record["text"] == padir.load(tiny.ar).translate(texts[:1])[0].text
+        assert 1 <= record["rounds"] < record["steps_run"]
+
+    def test_what_cannot_verify_is_refused(self, tiny):
+        with pytest.raises(PadirError, match="verification needs an autoregressive model; this is a PadirModel"):
+            padir.load(tiny.padir, verify_with=tiny.padir)
+        with pytest.raises(PadirError, match="verifier: .* of a parallel model, but this model is autoregressive"):
+            padir.load(tiny.ar, verify_with=tiny.ar)
+        with pytest.raises(PadirError, match="rescore_with: what verify_with verifies has one hypothesis"):
+            padir.load(tiny.padir, rescore_with=tiny.ar, verify_with=tiny.ar)
+        with pytest.raises(PadirError, match="decode: Verified needs an autoregressive model .*; give verify_with"):
+            padir.load(tiny.padir).translate(["a dog"], Verified())
+        with pytest.raises(PadirError, match="decode: Refinement verifies nothing; use Verified, or leave verify_with"):
+            padir.load(tiny.padir, verify_with=tiny.ar).translate(["a dog"], Refinement())
 
 
 class TestComputeType:
