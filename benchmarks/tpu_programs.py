@@ -32,6 +32,7 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
+from padir.decoding.verified import Verified
 from padir.files.atomic import write_text
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
@@ -70,8 +71,16 @@ SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     ),
     "PaDIR 4 x 1, 8 active positions": (replace(refinement(1), active_positions=8), None, (6, 6), 0),
 }
+# A draft of one step, verified; later rounds draft one length or three. Name → its configuration.
+VERIFIED = {
+    f"verified, {beam} draft{'s' if beam > 1 else ''} a round": Verified(
+        length_beam=beam, target_buckets=(LENGTH,), **ROOM
+    )
+    for beam in (1, 3)
+}
 ONE_DEVICE = ("v3-8", "v4-8", "v5e-1", "v5p-8", "v6e-1", "tpu7x-8")
 SHORTCUTS_ON = ("v5e-1", "v6e-1")
+VERIFIED_ON = ("v3-8", "v5e-1", "v6e-1")
 TRAINING_ON = "v3-32"
 # Name → (type of activations, layers in a loop, remat).
 TRAINING = {
@@ -85,7 +94,7 @@ TRAINING = {
 def decoding_model(decode: DecodeConfig, layers: tuple[int, int] = (6, 6)) -> PadirModel | AutoregressiveModel:
     """The paper's base model of the kind that `decode` is for, with so many layers of encoder and decoder."""
     sizes = {"num_encoder_layers": layers[0], "num_decoder_layers": layers[1]}
-    if isinstance(decode, Refinement):
+    if isinstance(decode, Refinement | Verified):
         return PadirModel(IDS, NetworkConfig(**sizes), LENGTH, LENGTH)
     return AutoregressiveModel(IDS, NetworkConfig(**sizes, **AR_NETWORK), LENGTH, LENGTH)
 
@@ -117,6 +126,21 @@ def shortcut(topology: str, name: str) -> dict[str, Any]:
     return {"fits": True, "estimated_cycles": cycles}
 
 
+def verified(topology: str, name: str) -> dict[str, Any]:
+    """The estimated cycles of one of `VERIFIED` for one sentence: up to the end of the first round, of another."""
+    decode = VERIFIED[name]
+    program = Decode(decoding_model(decode), decode, 1, LENGTH, 1, verifier=decoding_model(Autoregressive()))
+    found = analyse(compiled(lambda: program.lower(named(topology))).text, 1)
+    # There are two loops: the rounds, and one that writes the rest of rows that have outgrown their draft.
+    of_round = max(loop.cycles for loop in found.loops if not loop.known)
+    return {
+        "fits": True,
+        "tokens": LENGTH,
+        "estimated_cycles": found.once,
+        "cycles_of_a_later_round": of_round,
+    }
+
+
 def training(name: str, kind: str) -> dict[str, Any]:
     """What the compiler says of an update on `TRAINING_ON`, one of `TRAINING`."""
     slices, (dtype, scan_layers, remat) = named(TRAINING_ON), TRAINING[name]
@@ -145,6 +169,10 @@ def main() -> None:
     jobs |= {
         f"shortcut {name}, {topology}": functools.partial(shortcut, topology, name)
         for topology, name in itertools.product(SHORTCUTS_ON, SHORTCUTS)
+    }
+    jobs |= {
+        f"{name}, {topology}": functools.partial(verified, topology, name)
+        for topology, name in itertools.product(VERIFIED_ON, VERIFIED)
     }
     jobs |= {
         f"training {kind}, {name}, {TRAINING_ON}": functools.partial(training, name, kind)

@@ -20,11 +20,12 @@ from padir.compilation import deviceless, report
 from padir.compilation.programs import Compiled, Decode, Refused, Update, compiled
 from padir.compilation.topologies import Topology, named
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.files.atomic import write_text
 from padir.inference.decoder import padded_rows, source_width
 from padir.inference.translate import translate_files
-from padir.models.kinds import DECODE_CONFIGS, Model
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
 from padir.models.padir_decoding import target_buckets
 from padir.runs.directory import load_model
 from padir.runtime.remat import CHOICES as REMATS
@@ -162,6 +163,7 @@ def compile_translate(
       PadirError: the topology is unknown, or an argument is invalid.
     """
     given = _with_defaults(translate_files, arguments)
+    _refuse_verified(given["decode"], given["verify_with"])
     job = _Job(named(topology), output, save, hlo)
     model, _ = load_model(given["run_dir"])
     decode = given["decode"] or DECODE_CONFIGS[type(model)][0]()
@@ -199,6 +201,8 @@ def compile_latency(
       PadirError: the topology is unknown, or an argument is invalid.
     """
     given = _with_defaults(latency, arguments)
+    for system in given["systems"]:
+        _refuse_verified(system.decode, system.verify_with)
     job = _Job(named(topology), output, save, hlo)
     systems = {system.name: (system, _model_of(system, given["num_pieces"])) for system in given["systems"]}
     workload: Workload = given["workload"]
@@ -212,6 +216,14 @@ def compile_latency(
             job, name, model, decode, given["batch_size"], source, target, devices, system.compute_type, given=True
         )
     return job.finish()
+
+
+def _refuse_verified(decode: DecodeConfig | None, verify_with: str | None) -> None:
+    if isinstance(decode, Verified) or verify_with is not None:
+        raise PadirError(
+            "padir compile: a compiler cannot know how many rounds verified decoding takes; leave it out. "
+            "benchmarks/tpu_programs.py estimates a round"
+        )
 
 
 def _model_of(system: System, pieces: int) -> Model:

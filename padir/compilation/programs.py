@@ -19,7 +19,9 @@ from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.inference.decoder import on_devices
 from padir.inference.program import decode_program
+from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig, Model
+from padir.models.verification import Verifier
 from padir.runs.train_state import abstract_train_state
 from padir.runtime import sharding
 from padir.runtime.platforms import tracing_for
@@ -180,6 +182,7 @@ class Decode:
       devices: how many devices of the host are used.
       compute_type: what factors of products with weights are rounded to.
       given_lengths: whether target lengths are arguments of the program, as in benchmarks.
+      verifier: of verified decoding, the model that verifies.
     """
 
     model: Model
@@ -189,6 +192,7 @@ class Decode:
     devices: int
     compute_type: str | None = None
     given_lengths: bool = False
+    verifier: AutoregressiveModel | None = None
 
     def lower(self, topology: Topology) -> jax.stages.Lowered:
         """Traces it for the first devices of `topology`."""
@@ -199,8 +203,11 @@ class Decode:
             return self._traced(mesh)
 
     def _traced(self, mesh: Mesh) -> jax.stages.Lowered:
-        prepared = jax.eval_shape(lambda: self.model.for_decoding(self.model.init(0), self.compute_type))
-        leaves, structure = jax.tree.flatten((prepared, None))
+        def prepared(model: Model) -> PyTree:
+            return jax.eval_shape(lambda: model.for_decoding(model.init(0), self.compute_type))
+
+        helper = None if self.verifier is None else Verifier(self.verifier, prepared(self.verifier))
+        leaves, structure = jax.tree.flatten((prepared(self.model), helper))
         everywhere = sharding.replicated(mesh)
         decode, steps = on_devices(self.decode, self.devices), ()
         if isinstance(decode, Refinement):

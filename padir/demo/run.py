@@ -27,6 +27,7 @@ from padir.data.records import Example, PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopWhenConfident
+from padir.decoding.verified import Verified
 from padir.demo.phases import Phases
 from padir.evaluation import pictures
 from padir.evaluation.evaluate import decode_examples, score
@@ -45,6 +46,7 @@ from padir.training.train import Cadence, ModelFactory, train
 
 TEACHER = "AR greedy"
 RAW, DISTILLED = "raw", "distilled"
+VERIFIED = "teacher verifies distilled"
 # The data is prepared in a child process, whose memory counts, too.
 _EVERYONE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
@@ -296,7 +298,8 @@ def _systems(config: DemoConfig, folders: dict[str, str]) -> dict[str, tuple[Tra
         translator = load(folders[folder])
         for steps in config.refinement_steps:
             systems[_student_name(data, steps)] = (translator, _refinement(config, steps))
-    return systems
+    verifying = load(folders["student"], verify_with=folders["teacher"])
+    return systems | {VERIFIED: (verifying, Verified(target_buckets=config.buckets))}
 
 
 def _result(
@@ -324,7 +327,8 @@ def _result(
     for other in (TEACHER, _student_name(RAW, _middle_steps(config))):
         compared = paired_bootstrap(texts[best], texts[other], references)
         tests[f"{best} against {other}"] = {metric: test.to_dict() for metric, test in compared.items()}
-    return {"systems": by_system, "paired_bootstrap": tests}
+    equal = sum(ours == theirs for ours, theirs in zip(texts[VERIFIED], texts[TEACHER], strict=True))
+    return {"systems": by_system, "paired_bootstrap": tests, "verified_equal_to_teacher": equal}
 
 
 def _middle_steps(config: DemoConfig) -> int:
@@ -349,7 +353,7 @@ def _draw(
         for data in (RAW, DISTILLED)
     }
     pictures.quality_by_steps(report_dir / "quality.png", curves, scores[TEACHER], TEACHER)
-    shown = [TEACHER, *(_student_name(DISTILLED, steps) for steps in config.refinement_steps)]
+    shown = [TEACHER, *(_student_name(DISTILLED, steps) for steps in config.refinement_steps), VERIFIED]
     distributions(report_dir / "latency.png", {name: latencies[name].samples for name in shown})
 
     # The sentence that needed the most steps until it was correct shows refinement best.

@@ -69,6 +69,7 @@ def test_every_system_has_its_figures(made):
         "PaDIR raw, 4 steps",
         "PaDIR distilled, 1 step",
         "PaDIR distilled, 4 steps",
+        "teacher verifies distilled",
     ]
     teacher = systems["AR greedy"]["latency_ms"]["median"]
     for system in systems.values():
@@ -91,6 +92,15 @@ def test_quality_is_that_of_the_runs_on_disk(made):
     teacher = written(made)["systems"]["AR greedy"]
     assert teacher["bleu"] == pytest.approx(expected.bleu)
     assert teacher["chrf"] == pytest.approx(expected.chrf)
+
+
+def test_verified_translations_are_the_teachers(made):
+    result = written(made)
+    verified, teacher = (result["systems"][name] for name in ("teacher verifies distilled", "AR greedy"))
+    assert result["verified_equal_to_teacher"] == CONFIG.num_test
+    assert verified["bleu"] == teacher["bleu"]
+    assert verified["tokens_per_round"] >= 1
+    assert verified["mean_rounds"] < verified["mean_steps_run"]
 
 
 def test_students_learn_from_different_targets(made):

@@ -1,0 +1,194 @@
+"""Verified decoding with trained models: whether its output is that of greedy decoding, rounds, and where time goes.
+
+    python benchmarks/verified.py --teacher=demo/teacher --student=demo/student_on_distilled_data --data=demo/data \\
+        --output=benchmarks/results/verified_demo_cpu.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.benchmark.facts import run_facts
+from padir.benchmark.latency import Asked
+from padir.benchmark.measure import take_turns
+from padir.benchmark.systems import Opened
+from padir.benchmark.workloads import fitting_requests
+from padir.data.records import PreparedSet
+from padir.decoding.autoregressive import START_ID, Autoregressive
+from padir.decoding.refinement import Refinement
+from padir.decoding.sampling import log_probabilities
+from padir.decoding.verified import Verified
+from padir.files.atomic import write_text
+from padir.inference.translator import Translator, load
+from padir.types import Array
+
+COMPUTE_TYPES = (None, "bfloat16", "int8")
+LENGTH_BEAMS = (1, 3)
+GREEDY = "AR greedy"
+
+
+def padded(sources: list[list[int]]) -> np.ndarray:
+    """Ids of sentences as one batch [B, longest] int32."""
+    batch = np.zeros((len(sources), max(map(len, sources))), np.int32)
+    for row, ids in enumerate(sources):
+        batch[row, : len(ids)] = ids
+    return batch
+
+
+def margins(teacher: Translator, source: np.ndarray, greedy: np.ndarray, verified: np.ndarray) -> list[float]:
+    """By how many nats the teacher prefers its greedy token where outputs [B, L] first differ; of those that do."""
+    model, differ = teacher.model, (greedy != verified).any(-1)
+
+    @jax.jit
+    def log_probs(source: Array, tokens: Array) -> Array:
+        network = model.module(teacher.decoding_params).network
+        inputs = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
+        plan = network.plan(network.encode(source), source, tokens.shape[1])
+        return log_probabilities(network.logits(network.decode(inputs, plan).hidden), model.ids)
+
+    if not differ.any():
+        return []
+    said, first = np.array(log_probs(source, greedy)), (greedy != verified).argmax(-1)
+    return [
+        float(said[row, first[row], greedy[row, first[row]]] - said[row, first[row], verified[row, first[row]]])
+        for row in np.flatnonzero(differ)
+    ]
+
+
+def agreement(options: argparse.Namespace, compute_type: str | None, buckets: tuple[int, ...]) -> dict[str, Any]:
+    """Of all test sentences: outputs equal to greedy decoding, margins of the others, and rounds."""
+    teacher = load(options.teacher, compute_type=compute_type)
+    student = load(options.student, verify_with=options.teacher, compute_type=compute_type)
+    test = PreparedSet.open(options.data).split("test")
+    sources = [list(example.source_ids) for example in test.read(range(len(test)))]
+    greedy = teacher.decode_ids(sources, Autoregressive())
+    found = {"sentences": len(sources), "tokens": float(greedy.predicted_lengths[: len(sources)].mean())}
+    for beam in LENGTH_BEAMS:
+        verified = student.decode_ids(sources, Verified(length_beam=beam, target_buckets=buckets))
+        ours, theirs = (each.tokens[: len(sources), 0] for each in (verified, greedy))
+        rounds, passes = (field[: len(sources), 0] for field in (verified.rounds, verified.steps_run))
+        found[f"{beam} draft{'s' if beam > 1 else ''}"] = {
+            "equal": int((ours == theirs).all(-1).sum()),
+            "margins": margins(teacher, padded(sources), theirs, ours),
+            "mean_rounds": float(rounds.mean()),
+            "one_round": float((rounds == 1).mean()),
+            "mean_draft_passes": float((passes - rounds).mean()),
+            "tokens_per_round": float(greedy.predicted_lengths[: len(sources)].sum() / rounds.sum()),
+        }
+    return found
+
+
+def median_ms(function: Callable[..., Any], *arguments: Any, repeats: int = 300) -> float:
+    """Median milliseconds of a jitted function."""
+    compiled, samples = jax.jit(function), []
+    jax.block_until_ready(compiled(*arguments))
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(*arguments))
+        samples.append(1e3 * (time.perf_counter() - began))
+    return float(np.median(samples))
+
+
+def profile(options: argparse.Namespace, source_tokens: int, target_tokens: int) -> dict[str, Any]:
+    """Median milliseconds of what rounds are made of, for one sentence of so many tokens."""
+    teacher, student = load(options.teacher), load(options.student)
+    source = np.full((1, source_tokens), 5, np.int32)
+    tokens = np.full((1, target_tokens), 5, np.int32)
+
+    def encoded(translator: Translator) -> Callable[[Any], Array]:
+        def run(params: Any) -> Array:
+            return translator.model.module(params).network.encode(source)
+
+        return run
+
+    def passed(translator: Translator, positions: int | None) -> Callable[[Any], Array]:
+        def run(params: Any) -> Array:
+            network = translator.model.module(params).network
+            target = target_tokens if translator is teacher else tokens
+            plan = network.plan(network.encode(source), source, target)
+            if positions is None:
+                return network.logits(network.decode(tokens, plan).hidden)
+            output = network.decode(tokens[:, :positions], plan, network.empty_cache(1, target_tokens))
+            return network.logits(output.hidden)
+
+        return run
+
+    def greedy(params: Any, steps: np.ndarray) -> Array:
+        return teacher.model.decode(params, source, jax.random.key(0), Autoregressive(), lengths=steps).tokens
+
+    encoder = {
+        name: median_ms(encoded(each), each.decoding_params)
+        for name, each in (("teacher", teacher), ("student", student))
+    }
+    few, many = (median_ms(greedy, teacher.decoding_params, np.array([steps])) for steps in (2, target_tokens - 2))
+    return {
+        "source_tokens": source_tokens,
+        "target_tokens": target_tokens,
+        "encoder_ms": encoder,
+        "draft_pass_ms": median_ms(passed(student, None), student.decoding_params) - encoder["student"],
+        "verify_pass_ms": median_ms(passed(teacher, target_tokens), teacher.decoding_params) - encoder["teacher"],
+        "verify_window_ms": median_ms(passed(teacher, 8), teacher.decoding_params) - encoder["teacher"],
+        "greedy_step_ms": (many - few) / (target_tokens - 4),
+    }
+
+
+def latencies(options: argparse.Namespace, buckets: tuple[int, ...]) -> dict[str, Any]:
+    """Text-to-text latency of single sentences, systems in turns."""
+    data = PreparedSet.open(options.data)
+    teacher, student = load(options.teacher), load(options.student)
+    verifying = load(options.student, verify_with=options.teacher)
+    systems = {
+        GREEDY: (teacher, Autoregressive()),
+        "PaDIR, 1 step": (student, Refinement(num_steps=1, target_buckets=buckets)),
+        **{
+            f"verified, {beam} draft{'s' if beam > 1 else ''} a round": (
+                verifying,
+                Verified(length_beam=beam, target_buckets=buckets),
+            )
+            for beam in LENGTH_BEAMS
+        },
+    }
+    examples = data.split("test").read(range(options.requests))
+    requests = fitting_requests(examples, data.vocabulary(), teacher.model.max_source_length)
+    timings = take_turns(
+        {name: Asked(name, Opened(*system)) for name, system in systems.items()},
+        [(request,) for request in requests],
+        repeats=options.repeats,
+        seed=0,
+    )
+    return {name: timing.to_dict() for name, timing in timings.items()}
+
+
+def main() -> None:
+    """Measures, prints and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--teacher", required=True, help="run directory of an autoregressive model")
+    parser.add_argument("--student", required=True, help="run directory of a PaDIR model")
+    parser.add_argument("--data", required=True, help="prepared set with a split 'test'")
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--buckets", default="12,20,32", help="padded target lengths")
+    parser.add_argument("--requests", type=int, default=100, help="sentences that are timed")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each is timed")
+    options = parser.parse_args()
+    buckets = tuple(map(int, options.buckets.split(",")))
+    result: dict[str, Any] = {"facts": run_facts(), "profile": profile(options, 15, 20)}
+    result["latency_ms"] = latencies(options, buckets)
+    result["agreement"] = {str(kind): agreement(options, kind, buckets) for kind in COMPUTE_TYPES}
+    write_text(options.output, json.dumps(result, indent=1) + "\n")
+    for name, timing in result["latency_ms"].items():
+        print(f"{name}: median {timing['median']:.2f} ms, p99 {timing['p99']:.2f} ms, n = {timing['n']}")
+    print(json.dumps(result["profile"], indent=1))
+    print(json.dumps(result["agreement"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
