@@ -57,7 +57,7 @@ class Verified(TargetRoom):
     """
 
     num_hypotheses: int = 1
-    length_beam: int = 3
+    length_beam: int = 1
     draft_steps: int = 1
     redraft_steps: int = 1
     window: int = 8

@@ -116,9 +116,11 @@ def decode(
     draft_plan = drafting.plan(encoded, source, start(lengths[:, 0])[:, :1])
 
     def job(width: int) -> verified.Job:
+        of_length = drafting.of_length(width)
+
         def draft(tokens: Array, positions: Array) -> Array:
             read = tokens[:, :width]
-            hidden = drafting.decode(read, drafting.plan_anew(draft_plan, read)).hidden
+            hidden = drafting.decode(read, drafting.plan_anew(draft_plan, read, of_length)).hidden
             hidden = kv_cache.read(hidden, jnp.minimum(positions, width - 1))
             return forbid_reserved(drafting.logits(hidden), model.ids)
 

@@ -296,30 +296,33 @@ class EncoderDecoder(nnx.Module):
           A `DecodePlan`.
         """
         source_bias = masks.to_bias(masks.source_mask(source_tokens))
-        return DecodePlan(self.decoder.source_memory(encoded), source_bias, *self._of_target(target))
-
-    def plan_anew(self, plan: DecodePlan, target: Array | int) -> DecodePlan:
-        """The plan for the same sources and other targets; `target` as for `plan`."""
-        self_bias, positional = self._of_target(target)
-        return plan.replace(self_bias=self_bias, positional_weights=positional)
-
-    def _of_target(self, target: Array | int) -> tuple[Array, tuple[Array, ...]]:
-        """What a plan holds of targets: the bias of self-attention, and the weights of positional attention."""
+        plan = DecodePlan(self.decoder.source_memory(encoded), source_bias, source_bias, ())
         length = target if isinstance(target, int) else target.shape[-1]
-        mask = masks.causal_mask(length) if self.config.causal else masks.parallel_decoder_mask(target)
-        self_bias = self.decoder.relpos_bias(length) + masks.to_bias(mask)
+        return self.plan_anew(plan, target, self.of_length(length))
+
+    def of_length(self, length: int) -> tuple[Array, Array | None]:
+        """Of a padded target length: relative bias [1, H, Lt, Lt], positional logits [layers, H, Lt, Lt] or None."""
+        bias = self.decoder.relpos_bias(length)
         if not self.config.positional_attention:
-            return self_bias, ()
+            return bias, None
         if length > self.config.max_positions:
-            raise PadirError(
-                f"target length {length} exceeds the {self.config.max_positions} learnt positions: "
-                "shorten the longest target bucket or raise NetworkConfig.max_positions"
-            )
-        logits = self.decoder.positional_logits(length)
-        return self_bias, tuple(
+            most = f"the {self.config.max_positions} learnt positions"
+            hint = "shorten the longest target bucket or raise NetworkConfig.max_positions"
+            raise PadirError(f"target length {length} exceeds {most}: {hint}")
+        return bias, self.decoder.positional_logits(length)
+
+    def plan_anew(self, plan: DecodePlan, target: Array | int, of_length: tuple[Array, Array | None]) -> DecodePlan:
+        """The plan for the same sources and other targets, given `of_length` of them; `target` as for `plan`."""
+        bias, logits = of_length
+        mask = masks.causal_mask(target) if self.config.causal else masks.parallel_decoder_mask(target)
+        self_bias = bias + masks.to_bias(mask)
+        if logits is None:
+            return plan.replace(self_bias=self_bias, positional_weights=())
+        weights = tuple(
             layer.positional_attention.normalised(logits[index, None], self_bias)
             for index, layer in enumerate(self.decoder.layers)
         )
+        return plan.replace(self_bias=self_bias, positional_weights=weights)
 
     def decode(
         self,

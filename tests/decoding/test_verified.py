@@ -219,7 +219,10 @@ def test_sampling_has_the_law_of_the_verifier():
         ({"accept": AcceptGreedy}, r"Verified.accept: AcceptGreedy is not a policy; choose one of AcceptGreedy\(\), "),
         ({"accept": StartWithMask()}, "Verified.accept: StartWithMask"),
         ({"start": AcceptGreedy()}, "Verified.start: AcceptGreedy"),
-        ({"accept": AcceptSampled()}, "Verified.length_beam: to go on with the best of several drafts would change"),
+        (
+            {"accept": AcceptSampled(), "length_beam": 3},
+            "Verified.length_beam: to go on with the best of several drafts would change",
+        ),
         ({"alpha": float("nan")}, "Verified.alpha"),
     ],
 )

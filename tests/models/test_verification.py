@@ -31,7 +31,7 @@ AR = AutoregressiveModel(
     max_target_length=18,
 )
 KEY = jax.random.key(0)
-CONFIG = Verified(target_buckets=(8,), window=4)
+CONFIG = Verified(target_buckets=(8,), window=4, length_beam=3)
 
 decode_ar = jax.jit(AR.decode, static_argnums=3)
 
