@@ -184,7 +184,7 @@ def main() -> None:
     for name, job in jobs.items():
         if options.only not in name:
             continue
-        there[name] = job()
+        there[name] = job() | {"commit": facts["commit"]}
         cycles = there[name].get("estimated_cycles")
         print(f"{name}: {'does not fit' if cycles is None else f'{cycles / 1e6:.3f} M cycles'}", flush=True)
         result = {"facts": facts, "estimated_by": report.credit(), "programs": dict(sorted(there.items()))}

@@ -90,7 +90,7 @@ def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         jobs = {pool.submit(compile_recipe, **each): each for each in wanted if tuple(each.values()) not in known}
         for job in concurrent.futures.as_completed(jobs):
-            found.append(jobs[job] | job.result())
+            found.append(jobs[job] | job.result() | {"commit": facts["commit"]})
             found.sort(key=lambda each: [wanted.index({key: each[key] for key in KEYS})])
             write_text(there, json.dumps({"estimated_by": CREDIT, "recipes": found, "facts": facts}, indent=1) + "\n")
             print(jobs[job], job.result()["program"].get("run", "does not fit"), flush=True)
