@@ -16,6 +16,7 @@ from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened, System, open_systems
 from padir.decoding.sampling import greedy
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.files.atomic import write_text
 from padir.inference.decoder import source_width
@@ -121,6 +122,10 @@ def _all_phases(opened: dict[str, Opened], source: int, target: int) -> dict[tup
     """The phases of all systems, by (name of the system, name of the phase)."""
     phases = {}
     for name, system in opened.items():
+        if isinstance(system.decode, Verified):
+            raise PadirError(
+                f"benchmark roofline: system {name!r} has the phases of two models; give each as a system of its own"
+            )
         if not 0 < source < system.model.max_source_length or not 0 < target <= system.model.max_target_length:
             raise PadirError(
                 f"benchmark roofline: system {name!r} does not take {source} source and {target} target tokens; "

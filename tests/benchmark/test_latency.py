@@ -10,17 +10,21 @@ from padir.benchmark.latency import Asked, batched, latency, latency_table, shap
 from padir.benchmark.roofline import phases_of, roofline, roofline_table
 from padir.benchmark.systems import System, open_systems
 from padir.benchmark.throughput import throughput
+from padir.benchmark.work import verified_cost
 from padir.benchmark.workloads import FixedLengths, PreparedText, Request
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.nn import flops
 from padir.nn.network import NetworkConfig
+from padir.types import TokenIds
 
+IDS = TokenIds(50)
 TINY = {"embed_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "num_encoder_layers": 1}
 TINY |= {"num_decoder_layers": 1, "dropout_rate": 0.0, "max_positions": 32}
 CAUSAL = NetworkConfig(**TINY, causal=True, positional_attention=False)
@@ -167,6 +171,7 @@ def trained(tiny, tmp_path_factory):
         System(
             "1 step", str(tiny.padir), decode=Refinement(num_steps=1, **NEVER), quality=str(folder / "quality.json")
         ),
+        System("verified", str(tiny.padir), str(tiny.ar), decode=Verified(target_buckets=(32,))),
     ]
     workload = PreparedText(str(tiny.data), num_requests=3)
     path = folder / "latency.json"
@@ -183,6 +188,31 @@ def test_trained_systems_from_text_to_text(trained):
     assert result["requests"]["mean_target_tokens"] is None
     assert systems["1 step"]["bleu"] == 12.5 and "bleu" not in systems["AR"]
     assert path.with_name("latency_quality.png").exists() and path.with_name("latency_length.png").exists()
+
+
+def test_verified_systems_tell_their_rounds(trained, tiny):
+    _, result = trained
+    found = result["systems"]["verified"]
+    assert 1 <= found["rounds_per_batch"] < found["steps_per_batch"]
+    # A pass of the drafter for every round, and none for tokens behind the longest draft.
+    assert found["steps_per_batch"] <= 2 * found["rounds_per_batch"]
+    assert found["gflops"] > result["systems"]["1 step"]["gflops"]
+
+
+def test_work_of_verified_decoding():
+    """Two rounds: of a whole draft, and of a window."""
+    drafting, reading = padir_model(IDS), ar_model(IDS)
+    decode = Verified(length_beam=3, window=4)
+    shape = {"rows": 2, "source": 7, "target": 8, "room": 16}
+    once, twice = (verified_cost(drafting, reading, decode, rounds=rounds, **shape).flops for rounds in (1, 2))
+    common = {"source": 7, "sources": 2}
+    draft, read = drafting.network, reading.network
+    expected = flops.encode(draft, 2, 7 + drafting.source_prefix) + flops.encode(read, 2, 7)
+    expected += flops.plan(draft, 2, 7, 8, prepared=True) + flops.plan(read, 2, 7, 16, prepared=True)
+    expected += flops.decoder_pass(draft, 2, 8, 8, **common) + flops.decoder_pass(read, 2, 8, 16, **common)
+    assert once == expected.flops
+    later = flops.decoder_pass(draft, 6, 8, 8, **common, logits=False) + flops.all_logits(draft, 6 * 4)
+    assert twice - once == (later + flops.decoder_pass(read, 6, 4, 16, **common)).flops
 
 
 def test_table(measured):

@@ -132,6 +132,10 @@ def test_what_would_fit_is_found_for_gpus_too(monkeypatch):
             "batch_size 30 does not divide evenly over 32 devices",
         ),
         (["translate", "--topology=v5e-1", "--run_dir=nowhere"], "nowhere"),
+        (
+            ["translate", "--topology=v5e-1", "--run_dir=a", "--verify_with=b"],
+            "a compiler cannot know how many rounds verified decoding takes",
+        ),
         (["train", "--topology=h100-8", "--num_slices=2", *TINY], "num_slices: 2 slices of GPUs do not exist"),
     ],
 )

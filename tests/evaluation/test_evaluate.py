@@ -12,6 +12,7 @@ import padir
 from padir.data.records import PreparedSet
 from padir.data.synthetic import is_valid
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation.evaluate import decode_examples, evaluate, score
 from padir.evaluation.report import summary
@@ -314,6 +315,18 @@ def test_rescored_by_the_teacher(tiny, examples, tmp_path):
     expected = decode_examples(translator, examples, decode, batch_size=64, label="again")
     written = (tmp_path / "padir.txt").read_text(encoding="utf-8")
     assert written == "".join(translation.text + "\n" for translation in expected)
+
+
+def test_verified_by_the_teacher(tiny, examples, tmp_path):
+    common = {"data_dir": str(tiny.data), "output_dir": str(tmp_path)}
+    decode = Verified(target_buckets=())
+    result = evaluate(run_dir=str(tiny.padir), verify_with=str(tiny.ar), decode=decode, name="verified", **common)
+    teacher = evaluate(run_dir=str(tiny.ar), name="ar", **common)
+    assert (tmp_path / "verified.txt").read_bytes() == (tmp_path / "ar.txt").read_bytes()
+    assert result["verify_with"] == str(tiny.ar) and teacher["verify_with"] is None
+    assert result["system"]["decoding"] == "verified"
+    assert 1 <= result["mean_rounds"] < result["mean_steps_run"]
+    assert result["tokens_per_round"] >= 1 and "mean_rounds" not in teacher
 
 
 def test_products_of_fewer_bits(tiny, examples, tmp_path):

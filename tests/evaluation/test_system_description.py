@@ -9,6 +9,7 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import Sampling
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation.system_description import describe_system
 
@@ -21,6 +22,7 @@ from padir.evaluation.system_description import describe_system
         (BeamSearch(beam_size=5, num_hypotheses=1), ("autoregressive", "beam", None, 5)),
         (Refinement(num_steps=10, num_hypotheses=5, target_buckets=(16,)), ("parallel", "padir", 10, 5)),
         (Refinement(return_trace=True), ("parallel", "padir", 4, 1)),
+        (Verified(), ("parallel", "verified", None, 1)),
         # Several targets of one length are not the paper's hypotheses.
         (Refinement(num_hypotheses=5, start=StartWithRandom(), parallel_starts=2), ("parallel", "refinement", 4, 10)),
         (Refinement(num_hypotheses=5, drop_repeats=False), ("parallel", "refinement", 4, 5)),
