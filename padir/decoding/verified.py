@@ -188,7 +188,7 @@ def rounds(job: Job, state: VerifiedState, lengths: Array, longest: Array, width
         return _round(job, state, around, held(state), config.redraft_steps, window, number), number + 1
 
     window = min(config.window, width)
-    state = _round(job, state, lengths, state.done, config.draft_steps, width, 0)
+    state = _round(job, state, lengths, state.done, config.draft_steps, width, 0, first=True)
     return jax.lax.while_loop(running, go_on, (state, jnp.ones((), jnp.int32)))[0]
 
 
@@ -210,16 +210,25 @@ def _of_round(key: Array | None, number: Array | int) -> Array | None:
 
 
 def _round(
-    job: Job, state: VerifiedState, lengths: Array, held: Array, passes: int, size: int, number: Array | int
+    job: Job,
+    state: VerifiedState,
+    lengths: Array,
+    held: Array,
+    passes: int,
+    size: int,
+    number: Array | int,
+    *,
+    first: bool = False,
 ) -> VerifiedState:
     """Drafts K targets of `lengths` [B, K], verifies `size` positions of each, goes on with the best of each source.
 
-    Round 0 takes its positions from 0 on. Rows that are `held` stay as they are.
+    They are the positions behind what is final, which in the `first` round is nothing. Rows that are `held` stay as
+    they are. `number` is that of the round, for its random numbers.
     """
     drafts, key = lengths.shape[1], _of_round(job.key, number)
     wide = _repeated(state, drafts).replace(lengths=lengths.reshape(-1))
     limits, held = jnp.repeat(job.limits, drafts), jnp.repeat(held, drafts)
-    positions = None if isinstance(number, int) else _window(wide, size)
+    positions = None if first else _window(wide, size)
     places = jnp.broadcast_to(jnp.arange(size), (len(held), size)) if positions is None else positions
 
     start = job.start_fn(wide.lengths)
