@@ -60,26 +60,25 @@ class Asked:
                 self.rounds[batch] = max(translation.rounds for translation in found)
             return
         lengths = [request.target_length for request in batch]
-        if isinstance(decode, Refinement | Verified):
+        if isinstance(decode, Refinement):
             # All hypotheses get the length that the request asks for.
             lengths = [[length] * decode.num_hypotheses for length in lengths]
         found = decoder.decode_ids([request.source for request in batch], decode, lengths)
         self.steps[batch] = int(found.batch_steps)
-        if isinstance(decode, Verified):
-            self.rounds[batch] = int(found.rounds.max())
 
     def cost(self, batch: Batch) -> flops.Cost:
         """FLOPs and bytes of the computation for a batch, padding included; see `decode_cost` and `verified_cost`."""
         if isinstance(self.system.decode, Verified):
             reading, source = self.system.decoder.helper.model, self.source_width(batch)
+            room = self.system.decode.max_length(source, reading.max_target_length)
             return verified_cost(
                 self.system.model,
                 reading,
                 self.system.decode,
                 rows=self.system.decoder.padded_rows(len(batch)),
                 source=source,
-                target=self.target_width(batch),
-                room=self.system.decode.max_length(source, reading.max_target_length),
+                target=min(room, self.target_width(batch)),
+                room=room,
                 rounds=self.rounds[batch],
             )
         return decode_cost(
@@ -175,6 +174,11 @@ def ask(systems: Sequence[System], workload: Workload, num_pieces: int) -> dict[
       PadirError: a system cannot be opened, or its vocabulary is not the one of the workload's prepared text.
     """
     opened = open_systems(systems, num_pieces)
+    for name, system in opened.items():
+        if isinstance(system.decode, Verified) and not isinstance(workload, PreparedText):
+            raise PadirError(
+                f"system {name!r}: verified decoding ends where its verifier ends a text; use the workload PreparedText"
+            )
     if isinstance(workload, PreparedText):
         vocabulary = PreparedSet.open(workload.data_dir).vocabulary()
         for name, system in opened.items():
@@ -257,6 +261,7 @@ def describe_systems(
         described[system.name] = {
             "decode": repr(it.system.decode),
             "run_dir": system.run_dir,
+            "verify_with": system.verify_with,
             "parameters": it.system.model.parameter_count(),
             "dtype": it.system.model.network.dtype,
             "compute_type": it.system.decoder.compute_type,

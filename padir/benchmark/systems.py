@@ -12,6 +12,7 @@ from padir.benchmark.work import rows_per_source
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.inference.decoder import Decoder
 from padir.inference.translator import Translator, load
@@ -47,8 +48,8 @@ class System:
     def __post_init__(self):
         if (self.run_dir is None) == (self.model is None):
             raise PadirError(f"System.run_dir: system {self.name!r} needs either run_dir or model")
-        if self.verify_with is not None and self.run_dir is None:
-            raise PadirError(f"System.verify_with: system {self.name!r} needs a trained run_dir")
+        if (self.verify_with is not None or isinstance(self.decode, Verified)) and self.run_dir is None:
+            raise PadirError(f"System.verify_with: verified decoding in system {self.name!r} needs a trained run_dir")
         if self.name is None:
             if self.model is None:
                 raise PadirError(f"System.name: give the system of {self.run_dir} a name")

@@ -221,7 +221,8 @@ def compile_latency(
 def _refuse_verified(decode: DecodeConfig | None, verify_with: str | None) -> None:
     if isinstance(decode, Verified) or verify_with is not None:
         raise PadirError(
-            "padir compile: a compiler cannot know how many rounds verified decoding takes; leave it out. "
+            "padir compile: a compiler cannot know how many rounds verified decoding takes; leave out Verified and "
+            "verify_with. "
             "benchmarks/tpu_programs.py estimates a round"
         )
 

@@ -27,7 +27,7 @@ class AcceptPolicy(Protocol):
 
     # How the draft must be drawn.
     sampling: ClassVar[Sampling] = Sampling()
-    # Whether it reads the logits that the draft was drawn from.
+    # Whether it reads the logits that the draft was drawn from; it then allows one draft a round.
     needs_draft_logits: ClassVar[bool] = False
 
     def __call__(
@@ -40,7 +40,7 @@ class AcceptPolicy(Protocol):
             -inf forbids a token.
           draft: [N, W] int32; 0 where nothing was drafted, which is never accepted.
           draft_logits: [N, W, V] float32, what the draft was drawn from; None where nothing was, or nobody asked.
-          key: [] randomness of this round; None where the policy is not random.
+          key: [] randomness of this round, or None; unused by a policy that is not random.
 
         Returns:
           (accepted [N, W] bool, replacements [N, W] int32).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from padir.decoding import initial, ranking, remasking, replacement, stopping
+from padir.decoding import acceptance, initial, ranking, remasking, replacement, stopping
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.remasking import RemaskNothing, RemaskStutter
 from padir.decoding.sampling import Sampling
@@ -54,7 +54,8 @@ def check_one(option: str, policy: object, known: tuple[type, ...]) -> None:
     Raises:
       PadirError: it is none.
     """
-    others = tuple(kind for kinds in _POLICIES.values() for kind in kinds if kind not in known)
+    kinds = (*_POLICIES.values(), acceptance.POLICIES)
+    others = tuple(policy for policies in kinds for policy in policies if policy not in known)
     complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(option.split(".")[-1], ()))
     if isinstance(policy, type) or not callable(policy) or isinstance(policy, others) or not complete:
         allowed = ", ".join(f"{each.__name__}()" for each in known)

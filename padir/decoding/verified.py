@@ -44,8 +44,8 @@ class Verified(TargetRoom):
 
     Attributes:
       max_length_ratio, max_length_offset: see `TargetRoom`; as for greedy decoding by the verifier.
-      num_hypotheses: drafts of the first round; they have the likeliest lengths. The verifier reads all of them, and
-        the one goes on of which it accepts most.
+      num_hypotheses: drafts of the first round, unless lengths are given; they have the likeliest lengths. The verifier
+        reads all of them, and the one goes on of which it accepts most.
       length_beam: drafts of every later round; their lengths lie around that of the draft that went on.
       draft_steps: decoder passes of the drafter in the first round.
       redraft_steps: decoder passes of the drafter in every later round.
@@ -172,7 +172,8 @@ def rounds(job: Job, state: VerifiedState, lengths: Array, longest: Array, width
       A state for `finish`.
     """
     config = job.config
-    offsets = jnp.array(sorted(range(-(config.length_beam - 1) // 2, config.length_beam // 2 + 1), key=abs))
+    beam = config.length_beam
+    offsets = jnp.array(sorted(range(-(beam // 2), (beam - 1) // 2 + 1), key=abs))
 
     def held(state: VerifiedState) -> Array:
         return state.done | (state.accepted >= longest)
@@ -183,12 +184,12 @@ def rounds(job: Job, state: VerifiedState, lengths: Array, longest: Array, width
     def go_on(carry: tuple[VerifiedState, Array]) -> tuple[VerifiedState, Array]:
         state, number = carry
         # There is at least a token to come, if only EOS.
-        around = state.lengths[:, None] + offsets
-        around = jnp.clip(around, jnp.minimum(state.accepted + 1, longest)[:, None], longest[:, None])
-        return _round(job, state, around, held(state), config.redraft_steps, window, number), number + 1
+        least = jnp.minimum(state.accepted + 1, longest)[:, None]
+        around = jnp.clip(jnp.maximum(state.lengths[:, None], least) + offsets, least, longest[:, None])
+        return _round(job, state, around, longest, held(state), config.redraft_steps, window, number), number + 1
 
     window = min(config.window, width)
-    state = _round(job, state, lengths, state.done, config.draft_steps, width, 0, first=True)
+    state = _round(job, state, lengths, longest, state.done, config.draft_steps, width, 0, first=True)
     return jax.lax.while_loop(running, go_on, (state, jnp.ones((), jnp.int32)))[0]
 
 
@@ -213,6 +214,7 @@ def _round(
     job: Job,
     state: VerifiedState,
     lengths: Array,
+    longest: Array,
     held: Array,
     passes: int,
     size: int,
@@ -227,7 +229,7 @@ def _round(
     """
     drafts, key = lengths.shape[1], _of_round(job.key, number)
     wide = _repeated(state, drafts).replace(lengths=lengths.reshape(-1))
-    limits, held = jnp.repeat(job.limits, drafts), jnp.repeat(held, drafts)
+    limits, longest, held = (jnp.repeat(field, drafts) for field in (job.limits, longest, held))
     positions = None if first else _window(wide, size)
     places = jnp.broadcast_to(jnp.arange(size), (len(held), size)) if positions is None else positions
 
@@ -246,7 +248,8 @@ def _round(
         drafts=wide.drafts + jnp.where(held, 0, passes),
         batch_steps=wide.batch_steps + passes,
     )
-    wide = _verified(job, wide, limits, held, positions, logits, key, size=size)
+    logits = logits if job.config.accept.needs_draft_logits else None
+    wide = _verified(job, wide, limits, held, positions, logits, key, size=size, longest=longest)
     if drafts == 1:
         return wide
     best = wide.accepted.reshape(-1, drafts).argmax(axis=1) + jnp.arange(len(state.done)) * drafts
@@ -276,10 +279,11 @@ def _verified(
     draft_logits: Array | None,
     key: Array | None,
     size: int = 1,
+    longest: Array | None = None,
 ) -> VerifiedState:
     """One pass of the verifier over `positions` [N, W], of all rows but the `held` ones.
 
-    Without positions it reads the first `size`.
+    Without positions it reads the first `size`. No token becomes final from position `longest` [N] on.
     """
     room = state.tokens.shape[1]
     first, cache = positions is None, state.cache
@@ -300,7 +304,8 @@ def _verified(
     kept = jnp.where(run, draft, replacement)
     ends = kept == EOS_ID
     reached = jnp.pad(run & ~ends, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
-    final = jnp.cumprod(reached, axis=1).astype(bool) & (fresh < limits[:, None]) & ~held[:, None]
+    end = limits if longest is None else jnp.minimum(limits, longest)
+    final = jnp.cumprod(reached, axis=1).astype(bool) & (fresh < end[:, None]) & ~held[:, None]
     said = take(log_probs, kept[..., None])[..., 0]
     total = state.accepted + final.sum(axis=1)
     tokens = kv_cache.write(state.tokens, jnp.where(final, kept, old), positions)

@@ -144,8 +144,8 @@ def evaluate(
       name: the name of this system, which is also the name of the files.
       decode: how to decode; the model's default if None.
       rescore_with: the run directory of an autoregressive model that ranks a parallel model's hypotheses.
-      verify_with: an autoregressive model that verifies a parallel model's drafts, so that the output is that of its
-        greedy decoding; see `padir.load`.
+      verify_with: an autoregressive model that verifies a parallel model's drafts; by default the output is that
+        of its greedy decoding. See `padir.load`.
       compute_type: 'bfloat16' or 'int8' rounds both factors of products with weights to this type; see `padir.load`.
       split: the split to translate.
       baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by

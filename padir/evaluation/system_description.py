@@ -55,7 +55,7 @@ def describe_system(
       * kind: 'autoregressive' or 'parallel'.
       * decoding: 'greedy', 'sampling', 'beam', 'verified', 'padir' (the paper's recipe) or 'refinement' (any other
         parallel recipe, e.g. mask-predict).
-      * steps: refinement steps; None for an autoregressive system.
+      * steps: refinement steps; None for an autoregressive or verified system.
       * hypotheses: beam size or number of samples, or all hypotheses per source of a parallel system.
       * trained_on: 'raw', 'distilled', or None if it is not known.
       * rescored and compute_type: as given.

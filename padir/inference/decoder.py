@@ -180,7 +180,8 @@ class Decoder:
         verifies, has_verifier = isinstance(decode, Verified), isinstance(self.helper, Verifier)
         if verifies != has_verifier:
             raise PadirError(
-                "decode: Verified needs an autoregressive model that verifies; give verify_with"
+                "decode: Verified needs an autoregressive model that verifies; give verify_with to "
+                "padir translate, padir evaluate, padir.load or a System with run_dir"
                 if verifies
                 else f"decode: {type(decode).__name__} verifies nothing; use Verified, or leave verify_with out"
             )

@@ -181,8 +181,8 @@ def load(
       vocabulary: the SentencePiece model that the model was trained with. Needed only if `path` contains none.
       rescore_with: the path of an autoregressive model with the same vocabulary, which ranks the hypotheses of a
         parallel model.
-      verify_with: the path of an autoregressive model with the same vocabulary. The parallel model drafts, and the
-        output is that of greedy decoding by this model, sooner (`Verified`).
+      verify_with: the path of an autoregressive model with the same vocabulary. The parallel model drafts, and by
+        default the output is that of greedy decoding by this model (`Verified`).
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights, which is faster on some devices
         and changes some translations. None computes as in training.
 
@@ -190,14 +190,12 @@ def load(
       PadirError: a path holds no model, vocabularies differ or are missing, or an option does not suit the model.
     """
     check_compute_type("compute_type", compute_type)
+    if rescore_with is not None and verify_with is not None:
+        raise PadirError("rescore_with: what is verified has one hypothesis, which needs no ranking; leave it out")
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
     mesh = own_mesh()
     opened = open_model(path, mesh, step=step, vocabulary=given)
     own = needed_vocabulary(opened, path)
-    if rescore_with is not None and verify_with is not None:
-        raise PadirError(
-            "rescore_with: what verify_with verifies has one hypothesis, which needs no ranking; leave it out"
-        )
     helper = None
     if rescore_with is not None:
         helper = _open_helper(Rescorer, "rescoring", rescore_with, mesh, own)

@@ -237,7 +237,11 @@ class PadirModel(BaseModel):
         verifier: Verifier | None = None,
     ) -> Hypotheses:
         """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`."""
+        if isinstance(config, Verified) != (verifier is not None):
+            raise PadirError("decode: Verified and a verifier need each other; give both or neither")
         if isinstance(config, Verified):
+            if rescorer is not None or num_steps is not None:
+                raise PadirError("decode: Verified has no use for a rescorer or num_steps; leave them out")
             return verification.decode(self, params, source, key, config, verifier, lengths=lengths)
         return padir_decoding.decode(self, params, source, key, config, num_steps, lengths=lengths, rescorer=rescorer)
 

@@ -93,11 +93,14 @@ def decode(
     longest = verifier.model.max_target_length
     room = config.max_length(source.shape[1], longest)
     widest = min(room, model.max_target_length)
-    live, source_lengths = (source != PAD_ID).any(-1), (source != PAD_ID).sum(-1)
+    live = (source != PAD_ID).any(-1)
+    # What a row may write depends on its own source alone, never on the bucket it is padded to.
+    limits = jnp.minimum(config.max_length((source != PAD_ID).sum(-1), longest), room)
     encoded, length_logits = model.encode(params, source)
     if lengths is None:
         lengths = top_lengths(length_logits, config.num_hypotheses, model.max_target_length)[0]
-    lengths = jnp.clip(jnp.asarray(lengths, jnp.int32).reshape(len(source), -1), 1, widest)
+    lengths = _checked_lengths(lengths, len(source), config)
+    lengths = jnp.clip(lengths, 1, jnp.minimum(limits, model.max_target_length)[:, None])
     lengths = jnp.where(live[:, None], lengths, 1)
 
     reading = verifier.model.module(verifier.params).network
@@ -124,12 +127,12 @@ def decode(
             hidden = kv_cache.read(hidden, jnp.minimum(positions, width - 1))
             return forbid_reserved(drafting.logits(hidden), model.ids)
 
-        limits = jnp.minimum(config.max_length(source_lengths, longest), room)
         return verified.Job(start, draft, verify, config, limits, of_rounds)
 
     # One compiled branch per padded length of the drafts, chosen on device.
     buckets = [*(length for length in config.target_buckets if length < widest), widest]
     own = jnp.asarray(buckets)[jnp.searchsorted(jnp.asarray(buckets), lengths.max(axis=1))]
+    own = jnp.minimum(own, jnp.maximum(limits, 1))
     branches = [lambda state, width=width: verified.rounds(job(width), state, lengths, own, width) for width in buckets]
     state = verified.initial_state(live, reading.empty_cache(len(source), room), room)
     state = jax.lax.switch(jnp.searchsorted(jnp.asarray(buckets), own.max()), branches, state)
@@ -143,3 +146,17 @@ def decode(
         batch_steps=state.batch_steps,
         rounds=state.rounds[:, None],
     )
+
+
+def _checked_lengths(lengths: Array, batch: int, config: Verified) -> Array:
+    """Lengths of the first drafts as [B, k] int32."""
+    lengths = jnp.asarray(lengths, jnp.int32)
+    if lengths.ndim not in (1, 2) or lengths.shape[0] != batch or not lengths.size:
+        raise PadirError(f"decode: lengths of shape {lengths.shape} are not [{batch}] or [{batch}, k]")
+    lengths = lengths.reshape(batch, -1)
+    if config.accept.needs_draft_logits and lengths.shape[1] > 1:
+        raise PadirError(
+            f"decode: {type(config.accept).__name__} allows one draft; give one length for each source, "
+            f"not {lengths.shape[1]}"
+        )
+    return lengths

@@ -25,8 +25,8 @@ class Choices:
         positions are computed at once. Where it is one, it always does.
       keeps_heads: whether attention's projections write and read heads as an axis of their products. Otherwise products
         are of all heads side by side, which are reshaped.
-      masks_heads: whether a causal decoder, which decodes one position at a time, keeps the heads of attention side by
-        side (`MultiHeadAttention.mask_heads`).
+      masks_heads: whether a causal decoder, which mostly decodes one position at a time, keeps the heads of attention
+        side by side (`MultiHeadAttention.mask_heads`).
       flattens_rows: whether a product of many rows merges all axes of its rows into one.
       pads_every_row: whether a product of one row is padded to eight rows in float32, too. In narrower types it always
         is.

@@ -117,6 +117,34 @@ def test_a_row_is_decoded_alike_alone_and_in_any_order(config):
             assert jnp.array_equal(getattr(alone, name)[0], getattr(together, name)[place]), name
 
 
+@pytest.mark.parametrize(("beam", "expected"), [(1, [5]), (2, [5, 4]), (3, [5, 4, 6]), (4, [5, 4, 6, 3])])
+def test_a_round_drafts_so_many_lengths(beam, expected):
+    """Of a row of 5 tokens, in the second round; the drafter is asked for the start of each."""
+    tables, seen = Tables(0, 1, draft_noise=1.0), []
+    job = tables.job(Verified(length_beam=beam), [0])
+
+    def start(lengths):
+        jax.debug.callback(lambda each: seen.append(each.tolist()), lengths, ordered=True)
+        return job.start_fn(lengths)
+
+    state = verified.initial_state(jnp.ones(1, bool), EMPTY, ROOM)
+    tables.log_probs = jnp.zeros_like(tables.log_probs).at[..., 2].set(1.0)
+    verified.rounds(dataclasses.replace(job, start_fn=start), state, jnp.array([[5]]), jnp.array([6]), 6)
+    jax.effects_barrier()
+    assert sorted(seen[1]) == sorted(expected) and len(seen[0]) == 1
+
+
+def test_a_full_draft_writes_nothing_behind_its_longest_beside_a_longer_one():
+    """Beside a wider row the first round has more positions; the narrow row must not use them."""
+    tables = Tables(2, 8, draft_noise=0.0)
+    row = int(np.argmax(tables.lengths))
+    narrow, config = tables.lengths[row] - 1, Verified(accept=AcceptGreedy())
+    alone = tables.decode(config, [row], [narrow], longest=[narrow])
+    both = tables.decode(config, [row, 0], [narrow, ROOM], longest=[narrow, ROOM])
+    for name in ("tokens", "rounds", "drafts", "accepted"):
+        assert jnp.array_equal(getattr(alone, name)[0], getattr(both, name)[0]), name
+
+
 def test_a_right_draft_takes_one_round():
     tables = Tables(0, 6, draft_noise=0.0)
     state = tables.decode(Verified(), list(range(6)), tables.lengths)

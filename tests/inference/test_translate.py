@@ -183,7 +183,7 @@ class TestVerification:
             padir.load(tiny.padir, verify_with=tiny.padir)
         with pytest.raises(PadirError, match="verifier: .* of a parallel model, but this model is autoregressive"):
             padir.load(tiny.ar, verify_with=tiny.ar)
-        with pytest.raises(PadirError, match="rescore_with: what verify_with verifies has one hypothesis"):
+        with pytest.raises(PadirError, match="rescore_with: what is verified has one hypothesis"):
             padir.load(tiny.padir, rescore_with=tiny.ar, verify_with=tiny.ar)
         with pytest.raises(PadirError, match="decode: Verified needs an autoregressive model .*; give verify_with"):
             padir.load(tiny.padir).translate(["a dog"], Verified())

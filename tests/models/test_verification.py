@@ -92,6 +92,11 @@ def test_nothing_but_the_source_decides(drafter, ar, sources):
     together, permuted = (verified(drafter, rows, verifier) for rows in (sources, sources[order]))
     for name in ("tokens", "rounds", "steps_run"):
         np.testing.assert_array_equal(getattr(together, name)[order], getattr(permuted, name), err_msg=name)
+    # Alone it is also padded to fewer tokens.
+    short = int((sources[:15] != 0).sum(-1).argmin())
+    narrower = verified(drafter, sources[short : short + 1, :5], verifier)
+    np.testing.assert_array_equal(together.tokens[short], narrower.tokens[0])
+    assert (together.rounds[short], together.steps_run[short]) == (narrower.rounds[0], narrower.steps_run[0])
     alone = verified(drafter, sources[3:4], verifier)
     for name in ("tokens", "rounds", "steps_run"):
         np.testing.assert_array_equal(getattr(together, name)[3:4], getattr(alone, name), err_msg=name)
@@ -124,6 +129,13 @@ def test_what_does_not_fit_is_refused(drafter, ar, sources):
         PADIR.decode(drafter, sources, KEY, CONFIG, verifier=Verifier(other, ar))
     with pytest.raises(PadirError, match="Verified.num_hypotheses: 15 exceeds the 14 lengths there are"):
         verification.check(PADIR, Verified(num_hypotheses=15), has_lengths=True)
+    with pytest.raises(PadirError, match="decode: Verified and a verifier need each other"):
+        PADIR.decode(drafter, sources, KEY, CONFIG)
+    with pytest.raises(PadirError, match=r"decode: lengths of shape \(3,\) are not \[16\] or \[16, k\]"):
+        PADIR.decode(drafter, sources, KEY, CONFIG, verifier=Verifier(AR, ar), lengths=np.ones(3, int))
+    sampled = Verified(accept=AcceptSampled())
+    with pytest.raises(PadirError, match="decode: AcceptSampled allows one draft; .* not 2"):
+        PADIR.decode(drafter, sources, KEY, sampled, verifier=Verifier(AR, ar), lengths=np.ones((16, 2), int))
     oracle = dataclasses.replace(PADIR, length_predictor="oracle")
     with pytest.raises(PadirError, match="length predictor 'oracle' needs the lengths"):
         verification.check(oracle, CONFIG, has_lengths=False)
