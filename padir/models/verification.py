@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +14,11 @@ from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.base import BaseModel
 from padir.nn import cache as kv_cache
 from padir.nn.cache import DecoderCache
 from padir.nn.length import top_lengths
 from padir.types import PAD_ID, Array, PyTree, TokenIds
-
-if TYPE_CHECKING:
-    from padir.models.padir import PadirModel
 
 
 @struct.dataclass
@@ -44,7 +41,7 @@ class Verifier:
             )
 
 
-def check(model: PadirModel, config: Verified, *, has_lengths: bool) -> None:
+def check(model: BaseModel, config: Verified, *, has_lengths: bool) -> None:
     """Refuses a configuration that this model cannot draft with.
 
     Raises:
@@ -61,7 +58,7 @@ def check(model: PadirModel, config: Verified, *, has_lengths: bool) -> None:
 
 
 def decode(
-    model: PadirModel,
+    model: BaseModel,
     params: PyTree,
     source: Array,
     key: Array,
