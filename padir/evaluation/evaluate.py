@@ -170,7 +170,8 @@ def evaluate(
     """
     check_buckets(length_buckets)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with, verify_with=verify_with, compute_type=compute_type)
+    helpers = {"rescore_with": rescore_with, "verify_with": verify_with}
+    translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
@@ -180,12 +181,7 @@ def evaluate(
     examples = prepared.read(range(len(prepared)))
     other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
-    result |= {
-        "decode": repr(decode),
-        "rescore_with": rescore_with,
-        "verify_with": verify_with,
-        "task": describe_task(data.manifest),
-    }
+    result |= {"decode": repr(decode), **helpers, "task": describe_task(data.manifest)}
     options = {"rescored": rescore_with is not None, "compute_type": compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
 

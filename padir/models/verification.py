@@ -11,7 +11,7 @@ from flax import struct
 from padir.decoding import verified
 from padir.decoding.sampling import forbid_reserved, log_probabilities
 from padir.decoding.state import Hypotheses
-from padir.decoding.verified import Verified
+from padir.decoding.verified import Verified, VerifiedState
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import BaseModel
@@ -134,9 +134,14 @@ def decode(
     state = verified.initial_state(live, reading.empty_cache(len(source), room), room)
     state = jax.lax.switch(jnp.searchsorted(jnp.asarray(buckets), own.max()), branches, state)
     state = verified.finish(dataclasses.replace(job(widest), key=of_rest), state)
+    return _hypotheses(state, longest, config)
+
+
+def _hypotheses(state: VerifiedState, longest: int, config: Verified) -> Hypotheses:
+    """Complete rows as a result with targets padded to `longest`."""
     count = (state.tokens != PAD_ID).sum(-1)
     return Hypotheses(
-        tokens=jnp.pad(state.tokens, ((0, 0), (0, longest - room)))[:, None],
+        tokens=jnp.pad(state.tokens, ((0, 0), (0, longest - state.tokens.shape[1])))[:, None],
         scores=(state.score / jnp.maximum(count, 1) ** config.alpha)[:, None],
         predicted_lengths=count[:, None],
         steps_run=(state.rounds + state.drafts)[:, None],
