@@ -4,6 +4,7 @@ Those of the documentation are checked by `make docs`, with the same functions.
 """
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_there_is_something_to_check():
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_a_command_exists(words):
-    snippets.check_command(words)
+    assert snippets.check_commands(f"```sh\n{shlex.join(words)}\n```\n") == []
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)

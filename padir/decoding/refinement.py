@@ -359,7 +359,7 @@ def _some_positions(
 ) -> Written:
     """A step that decodes `config.active_positions` of every row."""
     positions = shortcuts.active_positions(state, inside, config.active_positions)
-    tokens = kv_cache.read(state.tokens, positions)
+    tokens = kv_cache.read(state.tokens, positions, positions.shape[1])
     output = as_output(logits_fn(tokens, positions, state.memory))
     proposal, log_probs = _chosen(output, state.step, config, key, hypotheses)
     before = (state.proposal, state.log_probs, state.read)

@@ -32,8 +32,8 @@ from padir.types import EOS_ID, PAD_ID, Array
 
 # lengths [N] int32 → what the drafter reads at first [N, R] int32, 0 beyond each length
 StartFn = Callable[[Array], Array]
-# (tokens [N, R] int32, positions [N, W]) → the drafter's logits there [N, W, V]; -inf forbids a token
-DraftFn = Callable[[Array, Array], Array]
+# (tokens [N, R] int32, a `DecoderCache.position`, W) → the drafter's logits of W positions there [N, W, V]
+DraftFn = Callable[[Array, Array, int], Array]
 # (inputs [N, W] int32, cache whose `position` says where they are) → (log-probabilities [N, W, V], cache)
 VerifyFn = Callable[[Array, DecoderCache], tuple[Array, DecoderCache]]
 
@@ -102,7 +102,7 @@ class VerifiedState:
       rounds: [B] int32, passes of the verifier that each row took part in.
       drafts: [B] int32, passes of the drafter likewise.
       batch_steps: [] int32, passes of both that the batch ran.
-      cache: the verifier's keys and values; its position is not used.
+      cache: the verifier's keys and values; its position is not kept.
     """
 
     tokens: Array
@@ -199,8 +199,8 @@ def finish(job: Job, state: VerifiedState) -> VerifiedState:
     def step(carry: tuple[VerifiedState, Array]) -> tuple[VerifiedState, Array]:
         state, number = carry
         state = state.replace(lengths=state.accepted)
-        key = _of_round(job.key, number)
-        return _verified(job, state, job.limits, state.done, _window(state, 1), None, key), number + 1
+        held, key = state.done, _of_round(job.key, number)
+        return _verified(job, state, _window(state, 1), 1, job.limits, job.limits, held, None, key), number + 1
 
     first = (state, jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(lambda carry: ~carry[0].done.all(), step, first)[0]
@@ -230,26 +230,25 @@ def _round(
     drafts, key = lengths.shape[1], _of_round(job.key, number)
     wide = _repeated(state, drafts).replace(lengths=lengths.reshape(-1))
     limits, longest, held = (jnp.repeat(field, drafts) for field in (job.limits, longest, held))
-    positions = None if first else _window(wide, size)
-    places = jnp.broadcast_to(jnp.arange(size), (len(held), size)) if positions is None else positions
+    # Where the positions lie in one piece, fields are read and written as such.
+    position = jnp.zeros((), jnp.int32) if first else _window(wide, size)
+    places = wide.accepted[:, None] + jnp.arange(size)
 
     start = job.start_fn(wide.lengths)
-    final = length_mask(wide.accepted, start.shape[1])
-    tokens, logits = jnp.where(final, wide.tokens, start), None
+    tokens, logits = jnp.where(length_mask(wide.accepted, start.shape[1]), wide.tokens, start), None
     for step in range(passes):
-        logits = job.draft_fn(tokens, places)
+        logits = job.draft_fn(tokens, position, size)
         of_pass = None if key is None else jax.random.fold_in(jax.random.fold_in(key, DRAW), step)
         drawn, _ = job.config.accept.sampling(logits, of_pass)
-        old = kv_cache.read(tokens, places)
-        open_ = (places >= wide.accepted[:, None]) & (places < wide.lengths[:, None])
-        tokens = kv_cache.write(tokens, jnp.where(open_, drawn, old), places)
+        drawn = jnp.where(places < wide.lengths[:, None], drawn, kv_cache.read(tokens, position, size))
+        tokens = kv_cache.write(tokens, drawn, position)
     wide = wide.replace(
         tokens=tokens,
         drafts=wide.drafts + jnp.where(held, 0, passes),
         batch_steps=wide.batch_steps + passes,
     )
     logits = logits if job.config.accept.needs_draft_logits else None
-    wide = _verified(job, wide, limits, held, positions, logits, key, size=size, longest=longest)
+    wide = _verified(job, wide, position, size, limits, longest, held, logits, key)
     if drafts == 1:
         return wide
     best = wide.accepted.reshape(-1, drafts).argmax(axis=1) + jnp.arange(len(state.done)) * drafts
@@ -273,29 +272,25 @@ def _window(state: VerifiedState, size: int) -> Array:
 def _verified(
     job: Job,
     state: VerifiedState,
+    position: Array,
+    size: int,
     limits: Array,
+    longest: Array,
     held: Array,
-    positions: Array | None,
     draft_logits: Array | None,
     key: Array | None,
-    size: int = 1,
-    longest: Array | None = None,
 ) -> VerifiedState:
-    """One pass of the verifier over `positions` [N, W], of all rows but the `held` ones.
+    """One pass of the verifier over `size` positions behind what is final, at `position`, of all rows but `held` ones.
 
-    Without positions it reads the first `size`. No token becomes final from position `longest` [N] on.
+    No token becomes final from position `longest` [N] on.
     """
     room = state.tokens.shape[1]
-    first, cache = positions is None, state.cache
-    if first:
-        positions = _window(state, size)
-    # What lies in one piece is written to the cache as such.
-    where = jnp.zeros((), jnp.int32) if first else positions
-    left = jnp.where(positions == 0, START_ID, kv_cache.read(state.tokens, jnp.maximum(positions - 1, 0)))
-    log_probs, cache = job.verify_fn(left, cache.replace(position=where))
-    fresh = state.accepted[:, None] + jnp.arange(positions.shape[1])
-    drafted = (fresh < state.lengths[:, None]) & (fresh < room)
-    old = kv_cache.read(state.tokens, positions)
+    left = jnp.pad(state.tokens[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
+    inputs = kv_cache.read(left, position, size)
+    log_probs, cache = job.verify_fn(inputs, state.cache.replace(position=position))
+    places = state.accepted[:, None] + jnp.arange(size)
+    drafted = (places < state.lengths[:, None]) & (places < room)
+    old = kv_cache.read(state.tokens, position, size)
     draft = jnp.where(drafted, old, PAD_ID)
     accepted, replacement = job.config.accept(log_probs, draft, draft_logits, key)
 
@@ -304,11 +299,11 @@ def _verified(
     kept = jnp.where(run, draft, replacement)
     ends = kept == EOS_ID
     reached = jnp.pad(run & ~ends, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
-    end = limits if longest is None else jnp.minimum(limits, longest)
-    final = jnp.cumprod(reached, axis=1).astype(bool) & (fresh < end[:, None]) & ~held[:, None]
+    end = jnp.minimum(limits, longest)
+    final = jnp.cumprod(reached, axis=1).astype(bool) & (places < end[:, None]) & ~held[:, None]
     said = take(log_probs, kept[..., None])[..., 0]
     total = state.accepted + final.sum(axis=1)
-    tokens = kv_cache.write(state.tokens, jnp.where(final, kept, old), positions)
+    tokens = kv_cache.write(state.tokens, jnp.where(final, kept, old), position)
     return state.replace(
         tokens=jnp.where(length_mask(total, room), tokens, PAD_ID),
         accepted=total,

@@ -14,9 +14,10 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
-from padir.inference.program import Helper, Program, decode_program, unpack
+from padir.inference.program import Program, decode_program, unpack
 from padir.models import padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.helper import Helper
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
@@ -72,10 +73,10 @@ class Decoder:
         check_compute_type("compute_type", compute_type)
         if helper is not None:
             if isinstance(model, AutoregressiveModel):
-                role = (
-                    "rescorer: ranks the hypotheses" if isinstance(helper, Rescorer) else "verifier: reads the drafts"
+                raise PadirError(
+                    f"{helper.role}: works on the hypotheses of a parallel model, but this model is autoregressive; "
+                    f"{helper.task} needs the parallel model as run_dir and the autoregressive one beside it"
                 )
-                raise PadirError(f"{role} of a parallel model, but this model is autoregressive")
             helper.check(model.ids)
         self.model = model
         self.compute_type = compute_type
@@ -84,13 +85,17 @@ class Decoder:
             host_memory.keep_freed()
         self.params, self.helper = jax.device_put((params, helper), sharding.replicated(self._mesh))
         self.decoding_params = model.for_decoding(self.params, compute_type)
-        ready = self.helper
-        if isinstance(helper, Verifier):
-            ready = Verifier(helper.model, helper.model.for_decoding(self.helper.params, compute_type))
+        ready = None if helper is None else self.helper.for_decoding(compute_type)
         self._leaves, self._structure = jax.tree.flatten((self.decoding_params, ready))
         self._key = rng.stream(seed, "decode")
         # `decode_program` hashes the model and decode configuration on every call, which is slow.
         self._programs: dict[DecodeConfig, Program] = {}
+
+    @property
+    def longest_source(self) -> int:
+        """The most tokens that a source may have: for the model, and for its helper if there is one."""
+        models = (self.model,) if self.helper is None else (self.model, self.helper.model)
+        return min(model.max_source_length for model in models)
 
     @property
     def product_type(self) -> str:
@@ -130,10 +135,10 @@ class Decoder:
         """
         rows, ways = self.padded_rows(len(sources)), self._mesh.devices.size
         longest = max(map(len, sources))
-        if longest > self.model.max_source_length:
+        if longest > self.longest_source:
             raise PadirError(
-                f"a source of {longest} tokens is longer than the {self.model.max_source_length} that the model "
-                "allows; prepare the data with smaller maximum lengths"
+                f"a source of {longest} tokens is longer than the {self.longest_source} that the model allows; "
+                "prepare the data with smaller maximum lengths"
             )
         width = source_width(self.model, longest)
         batch = np.zeros((rows, width), np.int32)

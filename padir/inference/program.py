@@ -11,15 +11,10 @@ import numpy as np
 
 from padir.decoding.state import Hypotheses, Trace
 from padir.models.kinds import DecodeConfig, Model
-from padir.models.rescoring import Rescorer
-from padir.models.verification import Verifier
 from padir.types import Array
 
 # (leaves of parameters and helper, source, key, number of steps of a refinement) → (packed hypotheses, trace)
 Program = Callable[..., tuple[Array, Trace | None]]
-# A second model that takes part in decoding, and what `decode` calls it.
-Helper = Rescorer | Verifier
-_HELPERS = {Rescorer: "rescorer", Verifier: "verifier"}
 
 
 @functools.cache
@@ -40,7 +35,7 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
         leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array
     ) -> tuple[Array, Trace | None]:
         params, helper = jax.tree.unflatten(structure, leaves)
-        options = lengths if helper is None else {**lengths, _HELPERS[type(helper)]: helper}
+        options = lengths if helper is None else {**lengths, helper.role: helper}
         found = model.decode(params, source, key, decode, *steps, **options)
         return _pack(found), found.trace
 

@@ -154,8 +154,10 @@ def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress
         "seed": seed,
         "model": {"step": translator.step, **hashes(translator.model, translator.params)},
         "vocabulary": translator.vocabulary.hash,
-        "helper": None if helper is None else {"is": type(helper).__name__, **hashes(helper.model, helper.params)},
+        "rescorer": None,
     }
+    if helper is not None:
+        request[helper.role] = hashes(helper.model, helper.params)
     return json.loads(json.dumps(request))
 
 

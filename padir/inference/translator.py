@@ -13,8 +13,8 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding.state import Hypotheses, Trace
 from padir.errors import PadirError
 from padir.inference.decoder import Decoder, own_mesh
-from padir.inference.program import Helper
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.helper import Helper
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
@@ -77,10 +77,9 @@ class Translator(Decoder):
         if not text.strip():
             raise PadirError("empty text: there is nothing to translate")
         ids = [*self.vocabulary.encode(text), EOS_ID]
-        if len(ids) > self.model.max_source_length:
+        if len(ids) > self.longest_source:
             raise PadirError(
-                f"source of {len(ids)} tokens is longer than the {self.model.max_source_length} "
-                "that the model allows; split it"
+                f"source of {len(ids)} tokens is longer than the {self.longest_source} that the model allows; split it"
             )
         return ids
 
@@ -198,17 +197,17 @@ def load(
     own = needed_vocabulary(opened, path)
     helper = None
     if rescore_with is not None:
-        helper = _open_helper(Rescorer, "rescoring", rescore_with, mesh, own)
+        helper = _open_helper(Rescorer, rescore_with, mesh, own)
     elif verify_with is not None:
-        helper = _open_helper(Verifier, "verification", verify_with, mesh, own)
+        helper = _open_helper(Verifier, verify_with, mesh, own)
     options = {"step": opened.step, "seed": seed, "helper": helper, "compute_type": compute_type}
     return Translator(opened.model, opened.params, own, **options)
 
 
-def _open_helper(kind: type[Helper], task: str, path: str | os.PathLike, mesh: Mesh, vocabulary: Vocabulary) -> Helper:
+def _open_helper(kind: type[Helper], path: str | os.PathLike, mesh: Mesh, vocabulary: Vocabulary) -> Helper:
     opened = open_model(path, mesh, vocabulary=vocabulary)
     if not isinstance(opened.model, AutoregressiveModel):
-        raise PadirError(f"{path}: {task} needs an autoregressive model; this is a {type(opened.model).__name__}")
+        raise PadirError(f"{path}: {kind.task} needs an autoregressive model; this is a {type(opened.model).__name__}")
     return kind(opened.model, opened.params)
 
 

@@ -30,7 +30,7 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
         here, among = chosen, embeddings
         cache = None
         if positions is not None:
-            here, among = kv_cache.read((chosen, embeddings), positions)
+            here, among = kv_cache.read((chosen, embeddings), positions, positions.shape[1])
             cache = DecoderCache(memory, positions)
         output, hidden = decoder_pass(module, tokens, rows.plan, config, cache)
         if here is None:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 
 from padir.decoding.autoregressive import START_ID
 from padir.decoding.sampling import log_probabilities
-from padir.errors import PadirError
-from padir.models.autoregressive import AutoregressiveModel
-from padir.types import PAD_ID, Array, PyTree, TokenIds
+from padir.models.helper import Helper
+from padir.types import PAD_ID, Array
 
 
 @struct.dataclass
-class Rescorer:
-    """An autoregressive model that ranks another model's hypotheses; a pytree, so `jit` takes it as an argument.
+class Rescorer(Helper):
+    """Ranks another model's hypotheses; its products are not rounded."""
 
-    Attributes:
-      model: of the same vocabulary; static.
-      params: its parameters.
-    """
-
-    model: AutoregressiveModel = struct.field(pytree_node=False)
-    params: PyTree
-
-    def check(self, ids: TokenIds) -> None:
-        """Raises PadirError if the model's vocabulary is not the one of `ids`."""
-        if self.model.ids.num_pieces != ids.num_pieces:
-            raise PadirError(
-                f"rescorer: its vocabulary has {self.model.ids.num_pieces} pieces, the hypotheses' {ids.num_pieces}"
-            )
+    role: ClassVar[str] = "rescorer"
+    task: ClassVar[str] = "rescoring"
 
     def token_log_probs(self, source: Array, tokens: Array) -> Array:
         """Log-probability of each token given those on its left, in one pass for all hypotheses.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,32 +14,24 @@ from padir.decoding.sampling import forbid_reserved, log_probabilities
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified, VerifiedState
 from padir.errors import PadirError
-from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import BaseModel
+from padir.models.helper import Helper
 from padir.nn import cache as kv_cache
 from padir.nn.cache import DecoderCache
 from padir.nn.length import top_lengths
-from padir.types import PAD_ID, Array, PyTree, TokenIds
+from padir.types import PAD_ID, Array, PyTree
 
 
 @struct.dataclass
-class Verifier:
-    """An autoregressive model that verifies another model's drafts; a pytree, so `jit` takes it as an argument.
+class Verifier(Helper):
+    """Verifies another model's drafts."""
 
-    Attributes:
-      model: of the same vocabulary; static.
-      params: its parameters, or what `BaseModel.for_decoding` made of them.
-    """
+    role: ClassVar[str] = "verifier"
+    task: ClassVar[str] = "verification"
 
-    model: AutoregressiveModel = struct.field(pytree_node=False)
-    params: PyTree
-
-    def check(self, ids: TokenIds) -> None:
-        """Raises PadirError if the model's vocabulary is not the one of `ids`."""
-        if self.model.ids.num_pieces != ids.num_pieces:
-            raise PadirError(
-                f"verifier: its vocabulary has {self.model.ids.num_pieces} pieces, the draft's {ids.num_pieces}"
-            )
+    def for_decoding(self, compute_type: str | None) -> Verifier:
+        """With parameters in the form of decoding, so that its output is that of its own greedy decoding."""
+        return self.replace(params=self.model.for_decoding(self.params, compute_type))
 
 
 def check(model: BaseModel, config: Verified, *, has_lengths: bool) -> None:
@@ -89,21 +82,17 @@ def decode(
     verifier.check(model.ids)
     longest = verifier.model.max_target_length
     room = config.max_length(source.shape[1], longest)
-    widest = min(room, model.max_target_length)
-    live = (source != PAD_ID).any(-1)
     # What a row may write depends on its own source alone, never on the bucket it is padded to.
     limits = jnp.minimum(config.max_length((source != PAD_ID).sum(-1), longest), room)
     encoded, length_logits = model.encode(params, source)
-    if lengths is None:
-        lengths = top_lengths(length_logits, config.num_hypotheses, model.max_target_length)[0]
-    lengths = _checked_lengths(lengths, len(source), config)
-    lengths = jnp.clip(lengths, 1, jnp.minimum(limits, model.max_target_length)[:, None])
-    lengths = jnp.where(live[:, None], lengths, 1)
+    live = (source != PAD_ID).any(-1)
+    lengths = _lengths(model, config, length_logits, lengths, jnp.where(live, limits, 1))
+    of_start, of_rounds, of_rest = jax.random.split(key, 3)
 
     reading = verifier.model.module(verifier.params).network
     plan = reading.plan(reading.encode(source), source, room)
     drafting = model.module(params).network
-    of_start, of_rounds, of_rest = jax.random.split(key, 3)
+    sources = drafting.plan_of_sources(encoded, source)
 
     def start(lengths: Array) -> Array:
         tokens = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :room]
@@ -113,23 +102,22 @@ def decode(
         output = reading.decode(inputs, plan, cache)
         return log_probabilities(reading.logits(output.hidden), verifier.model.ids), output.cache
 
-    draft_plan = drafting.plan(encoded, source, start(lengths[:, 0])[:, :1])
-
     def job(width: int) -> verified.Job:
         of_length = drafting.of_length(width)
 
-        def draft(tokens: Array, positions: Array) -> Array:
+        def draft(tokens: Array, position: Array, count: int) -> Array:
             read = tokens[:, :width]
-            hidden = drafting.decode(read, drafting.plan_anew(draft_plan, read, of_length)).hidden
-            hidden = kv_cache.read(hidden, jnp.minimum(positions, width - 1))
+            hidden = drafting.decode(read, drafting.plan_of_targets(sources, read, of_length)).hidden
+            hidden = kv_cache.read(hidden, jnp.minimum(position, width - 1), count)
             return forbid_reserved(drafting.logits(hidden), model.ids)
 
         return verified.Job(start, draft, verify, config, limits, of_rounds)
 
     # One compiled branch per padded length of the drafts, chosen on device.
+    widest = min(room, model.max_target_length)
     buckets = [*(length for length in config.target_buckets if length < widest), widest]
     own = jnp.asarray(buckets)[jnp.searchsorted(jnp.asarray(buckets), lengths.max(axis=1))]
-    own = jnp.minimum(own, jnp.maximum(limits, 1))
+    own = jnp.minimum(own, limits)
     branches = [lambda state, width=width: verified.rounds(job(width), state, lengths, own, width) for width in buckets]
     state = verified.initial_state(live, reading.empty_cache(len(source), room), room)
     state = jax.lax.switch(jnp.searchsorted(jnp.asarray(buckets), own.max()), branches, state)
@@ -150,9 +138,13 @@ def _hypotheses(state: VerifiedState, longest: int, config: Verified) -> Hypothe
     )
 
 
-def _checked_lengths(lengths: Array, batch: int, config: Verified) -> Array:
-    """Lengths of the first drafts as [B, k] int32."""
-    lengths = jnp.asarray(lengths, jnp.int32)
+def _lengths(
+    model: BaseModel, config: Verified, length_logits: Array | None, given: Array | None, limits: Array
+) -> Array:
+    """Lengths of the first drafts, given or the likeliest, none beyond `limits` [B]: [B, k] int32."""
+    if given is None:
+        given = top_lengths(length_logits, config.num_hypotheses, model.max_target_length)[0]
+    lengths, batch = jnp.asarray(given, jnp.int32), len(limits)
     if lengths.ndim not in (1, 2) or lengths.shape[0] != batch or not lengths.size:
         raise PadirError(f"decode: lengths of shape {lengths.shape} are not [{batch}] or [{batch}, k]")
     lengths = lengths.reshape(batch, -1)
@@ -161,4 +153,4 @@ def _checked_lengths(lengths: Array, batch: int, config: Verified) -> Array:
             f"decode: {type(config.accept).__name__} allows one draft; give one length for each source, "
             f"not {lengths.shape[1]}"
         )
-    return lengths
+    return jnp.clip(lengths, 1, jnp.minimum(limits, model.max_target_length)[:, None])

@@ -192,6 +192,13 @@ def joined(parts: Sequence[Dense], dtype: jnp.dtype, compute_type: str | None) -
     return for_products(jnp.concatenate([part.weight[...] for part in parts]), dtype, compute_type)
 
 
+def unfold_queries(weights: Array, rows: int) -> Array:
+    """Cross-attention weights [B, H, K·q, Ls] → [B·K, H, q, Ls]."""
+    batch, heads, _, source_length = weights.shape
+    unfolded = weights.reshape(batch, heads, rows // batch, -1, source_length)
+    return jnp.moveaxis(unfolded, 2, 1).reshape(rows, heads, -1, source_length)
+
+
 def _of_heads(weight: Array, num_heads: int) -> Array:
     """A weight [E, H · D] as [H, D, E]."""
     return weight.T.reshape(num_heads, -1, len(weight))

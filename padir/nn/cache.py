@@ -71,10 +71,12 @@ def write(old: PyTree, new: PyTree, position: Array) -> PyTree:
     return jax.tree.map(put, old, new)
 
 
-def read(fields: PyTree, position: Array) -> PyTree:
-    """Fields [N, max_length, …] at `position` [N, q] int32: → fields [N, q, …]."""
+def read(fields: PyTree, position: Array, count: int) -> PyTree:
+    """Fields [N, max_length, …] of `count` positions q at a `DecoderCache.position`: → fields [N, q, …]."""
 
     def take(field: Array) -> Array:
+        if position.ndim == 0:
+            return jax.lax.dynamic_slice_in_dim(field, position, count, axis=1)
         return jnp.take_along_axis(field, position.reshape(*position.shape, *(1,) * (field.ndim - 2)), axis=1)
 
     return jax.tree.map(take, fields)

@@ -16,14 +16,14 @@ class DecodePlan:
     Attributes:
       source: per layer, cross-attention keys and values [B, Ls, H, D].
       source_bias: [B, 1, 1, Ls] float32, masks source padding.
-      self_bias: [N or 1, H, Lt, Lt] float32, relative positions plus decoder mask.
+      self_bias: [N or 1, H, Lt, Lt] float32, relative positions plus decoder mask; None before there are targets.
       positional_weights: per layer, [N, H, Lt, Lt] float32; empty without positional attention.
     """
 
     source: tuple[KeyValue, ...]
     source_bias: Array
-    self_bias: Array
-    positional_weights: tuple[Array, ...]
+    self_bias: Array | None = None
+    positional_weights: tuple[Array, ...] = ()
 
     def keep(self, rows: Array) -> DecodePlan:
         """The plan of some of the hypotheses: rows [M] int32, as many of each source."""

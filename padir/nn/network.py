@@ -22,7 +22,7 @@ from padir.checks import whole
 from padir.errors import PadirError
 from padir.nn import cache as kv_cache
 from padir.nn import masks, stack
-from padir.nn.attention import KeyValue, MultiHeadAttention, joined
+from padir.nn.attention import KeyValue, MultiHeadAttention, joined, unfold_queries
 from padir.nn.cache import DecoderCache, LayerCache
 from padir.nn.decode_plan import DecodePlan
 from padir.nn.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkeys
@@ -198,7 +198,7 @@ class DecoderLayer(nnx.Module):
 
         fed = self.mlp(self.pre_mlp_layer_norm(x), dropout_keys[5])
         x = _residual(x + dropout(fed, self.dropout_rate, dropout_keys[6]))
-        return x, self_weights, _unfold_queries(cross, x.shape[0]), LayerCache(keys, values)
+        return x, self_weights, unfold_queries(cross, x.shape[0]), LayerCache(keys, values)
 
 
 class Decoder(nnx.Module):
@@ -295,10 +295,13 @@ class EncoderDecoder(nnx.Module):
         Returns:
           A `DecodePlan`.
         """
-        source_bias = masks.to_bias(masks.source_mask(source_tokens))
-        plan = DecodePlan(self.decoder.source_memory(encoded), source_bias, source_bias, ())
         length = target if isinstance(target, int) else target.shape[-1]
-        return self.plan_anew(plan, target, self.of_length(length))
+        sources = self.plan_of_sources(encoded, source_tokens)
+        return self.plan_of_targets(sources, target, self.of_length(length))
+
+    def plan_of_sources(self, encoded: Array, source_tokens: Array) -> DecodePlan:
+        """What a plan holds of sources, for `plan_of_targets`; arguments as for `plan`."""
+        return DecodePlan(self.decoder.source_memory(encoded), masks.to_bias(masks.source_mask(source_tokens)))
 
     def of_length(self, length: int) -> tuple[Array, Array | None]:
         """Of a padded target length: relative bias [1, H, Lt, Lt], positional logits [layers, H, Lt, Lt] or None."""
@@ -311,8 +314,10 @@ class EncoderDecoder(nnx.Module):
             raise PadirError(f"target length {length} exceeds {most}: {hint}")
         return bias, self.decoder.positional_logits(length)
 
-    def plan_anew(self, plan: DecodePlan, target: Array | int, of_length: tuple[Array, Array | None]) -> DecodePlan:
-        """The plan for the same sources and other targets, given `of_length` of them; `target` as for `plan`."""
+    def plan_of_targets(
+        self, plan: DecodePlan, target: Array | int, of_length: tuple[Array, Array | None]
+    ) -> DecodePlan:
+        """The plan of the same sources and these targets, with `of_length` of their length; `target` as for `plan`."""
         bias, logits = of_length
         mask = masks.causal_mask(target) if self.config.causal else masks.parallel_decoder_mask(target)
         self_bias = bias + masks.to_bias(mask)
@@ -378,13 +383,6 @@ class EncoderDecoder(nnx.Module):
 def _residual(x: Array) -> Array:
     """x [N, L, E], split over devices as the rules say; N = B where training does so."""
     return constrain(x, "batch", "length", "act_embed")
-
-
-def _unfold_queries(weights: Array, rows: int) -> Array:
-    """Cross-attention weights [B, H, K·q, Ls] → [B·K, H, q, Ls]."""
-    batch, heads, _, source_length = weights.shape
-    unfolded = weights.reshape(batch, heads, rows // batch, -1, source_length)
-    return jnp.moveaxis(unfolded, 2, 1).reshape(rows, heads, -1, source_length)
 
 
 def _attention(config: NetworkConfig, rngs: nnx.Rngs) -> MultiHeadAttention:

@@ -241,8 +241,16 @@ def test_systems_that_cannot_be_measured(tiny, tmp_path):
     missing = System("a", str(tiny.ar), quality=str(tmp_path / "none.json"))
     refused("System.quality: .*none.json is not a JSON file of padir evaluate", systems=[missing], workload=text)
     refused("contains id .*, but a system has only 20 pieces; lower the workload's num_pieces", num_pieces=20)
+    verified = System("v", str(tiny.padir), str(tiny.ar), decode=Verified(target_buckets=(32,)))
+    refused("system 'v': verified decoding ends where its verifier ends a text", systems=[verified])
+    with pytest.raises(PadirError, match="benchmark roofline: system 'v' has the phases of two models"):
+        roofline(systems=[verified], output=str(tmp_path / "x.json"), source=4, target=4)
     with pytest.raises(PadirError, match="System.run_dir: system 'a' needs either run_dir or model"):
         System("a")
+    with pytest.raises(
+        PadirError, match="System.verify_with: verified decoding in system None needs a trained run_dir"
+    ):
+        System(model=padir_model, decode=Verified())
 
 
 def test_throughput(tmp_path, capsys):

@@ -58,8 +58,9 @@ class Tables:
             )
             return self.log_probs[of_source(len(inputs))[:, None], places, inputs], cache
 
-        def draft(tokens, positions):
-            drawn = self.drafts[of_source(len(tokens))[:, None], positions]
+        def draft(tokens, position, count):
+            places = jnp.broadcast_to(jnp.arange(count) if position.ndim == 0 else position, (len(tokens), count))
+            drawn = self.drafts[of_source(len(tokens))[:, None], places]
             return 5.0 * jax.nn.one_hot(drawn, VOCAB)
 
         def start(lengths):
@@ -213,7 +214,12 @@ def test_sampling_has_the_law_of_the_verifier():
     @jax.vmap
     def draw(key):
         job = tables.job(config, [0], limits=[length], key=key)
-        job = dataclasses.replace(job, draft_fn=lambda tokens, positions: jnp.asarray(offered)[positions])
+
+        def offer(tokens, position, count):
+            places = jnp.broadcast_to(jnp.arange(count) if position.ndim == 0 else position, (1, count))
+            return jnp.asarray(offered)[places]
+
+        job = dataclasses.replace(job, draft_fn=offer)
         state = verified.initial_state(jnp.ones(1, bool), EMPTY, ROOM)
         state = verified.rounds(job, state, jnp.array([[2]]), jnp.array([2]), 2)
         return verified.finish(dataclasses.replace(job, key=jax.random.fold_in(key, 99)), state).tokens[0, :length]

@@ -21,8 +21,9 @@ from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.inference.decoder import SOURCE_BUCKETS, source_width
 from padir.inference.translate import translate_files
-from padir.inference.translator import Translation
+from padir.inference.translator import Translation, Translator
 from padir.models.rescoring import Rescorer
+from padir.models.verification import Verifier
 from padir.types import EOS_ID
 
 # Two target buckets instead of eight: each is compiled anew for every shape of a batch.
@@ -177,6 +178,17 @@ class TestVerification:
         record = json.loads((tmp_path / "out.jsonl").read_text())
         assert record["text"] == padir.load(tiny.ar).translate(texts[:1])[0].text
         assert 1 <= record["rounds"] < record["steps_run"]
+
+    def test_a_source_must_suit_both_models(self, tiny):
+        teacher = padir.load(tiny.ar)
+        shorter = dataclasses.replace(teacher.model, max_source_length=4)
+        student = padir.load(tiny.padir)
+        verifier = Verifier(shorter, teacher.params)
+        translator = Translator(student.model, student.params, student.vocabulary, step=1, helper=verifier)
+        with pytest.raises(PadirError, match="source of .* tokens is longer than the 4 that the model allows"):
+            translator.tokenize("a dog " * 5)
+        with pytest.raises(PadirError, match="a source of 5 tokens is longer than the 4 that the model allows"):
+            translator.decode_ids([[5, 5, 5, 5, EOS_ID]], self.DECODE)
 
     def test_what_cannot_verify_is_refused(self, tiny):
         with pytest.raises(PadirError, match="verification needs an autoregressive model; this is a PadirModel"):

@@ -31,5 +31,18 @@ def test_positions_of_each_row_are_written_and_read():
     assert written["a"].tolist() == [[31, 1, 2, 30], [4, 40, 41, 7]]
     assert written["b"][..., 0, 2].tolist() == [[5, 0, 0, 5], [0, 5, 5, 0]]
     assert written["b"].dtype == jnp.bfloat16
-    found = cache.read(written, position)
+    assert cache.read(written["a"], jnp.int32(1), 3).tolist() == [[1, 2, 30], [40, 41, 7]]
+    found = cache.read(written, position, 2)
     assert found["a"].tolist() == new["a"].tolist() and found["b"].shape == (2, 2, 1, 3)
+
+
+def test_queries_of_positions_by_row():
+    """Of weights that all rows share, and of each row's own."""
+    weights = jnp.arange(24.0).reshape(1, 2, 4, 3)
+    position = jnp.array([[3, 0], [1, 1]])
+    shared = cache.queries(position, 2, weights)
+    assert shared.shape == (2, 2, 2, 3)
+    own = cache.queries(position, 2, jnp.concatenate([weights, weights + 100]))
+    assert shared[0].tolist() == own[0].tolist() == weights[0][:, jnp.array([3, 0])].tolist()
+    assert (shared[1] + 100).tolist() == own[1].tolist() == (weights[0][:, jnp.array([1, 1])] + 100).tolist()
+    assert cache.queries(jnp.int32(1), 2, weights).tolist() == weights[:, :, 1:3].tolist()
