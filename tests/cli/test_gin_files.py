@@ -12,6 +12,7 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear
+from padir.decoding.verified import Verified
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.types import TokenIds
@@ -184,6 +185,13 @@ def test_benchmarks_of_trained_systems():
     config.parse(["bench/trained.gin"], ["AR_DIR='a'", "PADIR_DIR='p'", "DATA_DIR='d'"])
     assert [system.run_dir for system in benchmarked()] == ["a", "p", "p", "p", "p"]
     assert [system.decode and system.decode.num_steps for system in benchmarked()] == [None, 1, 2, 4, 10]
+
+
+def test_the_benchmark_of_verified_decoding():
+    config.parse(["bench/verified.gin"], ["AR_DIR='a'", "PADIR_DIR='p'", "DATA_DIR='d'"])
+    *others, verified = benchmarked()
+    assert [(system.run_dir, system.verify_with) for system in others] == [("a", None)] * 2 + [("p", None)] * 2
+    assert (verified.run_dir, verified.verify_with, verified.decode) == ("p", "a", Verified())
 
 
 def test_benchmarks_at_paper_size():
