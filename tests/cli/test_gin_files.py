@@ -156,6 +156,7 @@ def test_a_decode_file_is_what_its_name_says(name):
         ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
+        "verified": Verified,
     }
     assert decode == expected[kind]()
 
