@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -41,14 +40,13 @@ from padir.models.kinds import DecodeConfig
 from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.objectives.corruption import CorruptionConfig
+from padir.runtime import host_memory
 from padir.training.optimizers import OptimizerConfig
 from padir.training.train import Cadence, ModelFactory, train
 
 TEACHER = "AR greedy"
 RAW, DISTILLED = "raw", "distilled"
 VERIFIED = "teacher verifies distilled"
-# The data is prepared in a child process, whose memory counts, too.
-_EVERYONE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     result["facts"] = run_facts() | {
         "seconds": sum(phases.seconds.values()),
         "phase_seconds": phases.seconds,
-        "peak_memory_mb": max(resource.getrusage(who).ru_maxrss for who in _EVERYONE) / 1024,
+        "peak_memory_mb": host_memory.peak_resident_bytes() / 2**20,
         "config": dataclasses.asdict(config),
     }
     drawn = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)

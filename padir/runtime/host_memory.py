@@ -107,8 +107,26 @@ def allocated_bytes() -> int:
     Linux it returns the peak of the resident memory instead.
     """
     if sys.platform == "linux":
-        status = Path("/proc/self/status").read_text()
-        fields = dict(line.split(":", 1) for line in status.splitlines() if line.endswith(" kB"))
-        return 1024 * sum(int(fields[name].split()[0]) for name in ("RssAnon", "VmSwap"))
+        return _of_status("RssAnon", "VmSwap")
     # On macOS, the other supported system, ru_maxrss is in bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def peak_resident_bytes() -> int:
+    """Returns the largest resident memory, in bytes, of this process and of each child that has ended.
+
+    On Linux a program inherits the peak of the process that started it in `ru_maxrss`, even across `exec`. So this
+    process's own peak comes from /proc. A child inherits at most that peak, which does not change the maximum.
+    """
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    if sys.platform == "linux":
+        # In units of 1,024 bytes.
+        return max(_of_status("VmHWM"), 1024 * children)
+    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, children)
+
+
+def _of_status(*names: str) -> int:
+    """The sum, in bytes, of fields of Linux's /proc/self/status."""
+    status = Path("/proc/self/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines() if line.endswith(" kB"))
+    return 1024 * sum(int(fields[name].split()[0]) for name in names)

@@ -149,3 +149,23 @@ def test_memory_that_is_allocated():
     during, after = map(int, done.stdout.split())
     assert 99e6 < during < 101e6
     assert abs(after) < 1e6
+
+
+PEAK = """
+import subprocess, sys
+from padir.runtime import host_memory
+if sys.argv[1:]:
+    block = bytearray(b"1") * 400_000_000
+    subprocess.run([sys.executable, __file__], check=True)
+print(host_memory.peak_resident_bytes())
+"""
+
+
+def test_peak_is_this_processs_own_or_a_childs(tmp_path):
+    """400 MB in the process that starts another are not the other's, whatever `ru_maxrss` says there."""
+    script = tmp_path / "peak.py"
+    script.write_text(PEAK)
+    done = subprocess.run([sys.executable, script, "large"], capture_output=True, text=True, check=True)
+    small, large = map(int, done.stdout.split())
+    assert 5e6 < small < 300e6
+    assert 400e6 < large < 700e6
