@@ -6,17 +6,25 @@ import math
 from typing import Any
 
 from padir.decoding import acceptance, initial, ranking, remasking, replacement, stopping
+from padir.decoding.annealing import AnnealedSampling
+from padir.decoding.credit import Credit
+from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
+from padir.decoding.initial import StartWithMask, StartWithRandom
 from padir.decoding.ranking import RankByLogProbability
-from padir.decoding.remasking import RemaskNothing, RemaskStutter
+from padir.decoding.remasking import RemaskNothing, RemaskRejected, RemaskStutter
 from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopWhenUnchanged
+from padir.decoding.threshold import RemaskBelowThreshold
 from padir.errors import PadirError
+
+REMASKING = (*remasking.POLICIES, RemaskBelowThreshold, RemaskBeyondEntropyBound)
+SAMPLING = (Sampling, AnnealedSampling)
 
 _POLICIES = {
     "start": initial.POLICIES,
-    "remask": remasking.POLICIES,
+    "remask": REMASKING,
     "replace": replacement.POLICIES,
-    "sampling": (Sampling,),
+    "sampling": SAMPLING,
     "stop": stopping.POLICIES,
     "rank": ranking.POLICIES,
 }
@@ -25,8 +33,9 @@ _POLICIES = {
 # What the loop asks of policies besides calling them.
 _ASKED = {
     "start": ("is_random", "check"),
-    "remask": ("changes_with_step", "needs_rejecter"),
-    "replace": ("needs_logits_sum",),
+    "remask": ("changes_with_step", "needs_rejecter", "needs_entropy", "accepts"),
+    "replace": ("needs_logits_sum", "needs_noise"),
+    "stop": ("needs_entropy",),
     "accept": ("sampling", "needs_draft_logits"),
 }
 
@@ -63,6 +72,25 @@ def check_one(option: str, policy: object, known: tuple[type, ...]) -> None:
         raise PadirError(f"{option}: {found} is not a policy; choose one of {allowed}")
 
 
+def check_acceptance(config: Any) -> None:
+    """Refuses options of adaptive acceptance that contradict a `Refinement`'s others."""
+    remask = type(config.remask).__name__
+    if config.remask.accepts and not isinstance(config.start, StartWithMask | StartWithRandom):
+        raise PadirError(
+            f"Refinement.remask: {remask} accepts positions step by step, so that the start must say nothing; set "
+            f"Refinement.start to StartWithMask() or StartWithRandom(), not {type(config.start).__name__}()"
+        )
+    if config.credit is None:
+        return
+    if not isinstance(config.credit, Credit):
+        raise PadirError(f"Refinement.credit: {config.credit!r} is not None or Credit()")
+    if isinstance(config.remask, RemaskNothing | RemaskStutter | RemaskBeyondEntropyBound | RemaskRejected):
+        raise PadirError(
+            f"Refinement.credit: {remask} does not ask how likely a token is; choose another remask policy, such as "
+            "RemaskBelowThreshold(), or set the credit to None"
+        )
+
+
 def check_shortcuts(config: Any) -> None:
     """Refuses impossible counts, and shortcuts beside options of a `Refinement` that need what they leave out."""
     if config.compact_rows:
@@ -95,12 +123,14 @@ def check_shortcuts(config: Any) -> None:
         "sampling at a temperature": config.sampling.temperature > 0,
         f"replace {type(config.replace).__name__}": config.replace.needs_logits_sum,
         "logits_callback": config.logits_callback is not None,
+        "the entropy that a policy asks for": config.needs_entropy,
     }
     needs_all_positions = {
         **needs_all_logits,
         f"remask {type(config.remask).__name__}": config.remask.changes_with_step or config.remask.needs_rejecter,
         "rewrite_only_remasked": config.rewrite_only_remasked,
         "return_attentions": config.return_attentions,
+        "credit": config.credit is not None,
     }
     for name, wrong, all_of in (
         ("candidates", needs_all_logits, "logits"),
@@ -123,6 +153,8 @@ def check_t5x_compat(config: Any) -> None:
         wrong = "drop_repeats False; leave it True"
     elif config.sampling.temperature > 0:
         wrong = f"sampling at temperature {config.sampling.temperature}; leave Sampling(), greedy"
+    elif config.replace.needs_noise:
+        wrong = f"replace {type(config.replace).__name__}; choose ReplaceWithInitial()"
     elif config.rewrite_only_remasked:
         wrong = "rewrite_only_remasked; set it to False"
     elif config.length_beam % 2 == 0:

@@ -1,15 +1,15 @@
 """Parallel decoding by iterative refinement: the loop (paper section 4.2.2.1, eq. 4.9).
 
 The loop takes a logits function, never a model, so it can be tested with hand-made logits. With other policies it
-is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin) or SUNDAE-style sampling
-(StartWithRandom, RemaskNothing, Sampling at a low temperature).
+is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin), adaptive acceptance
+(RemaskBelowThreshold: gin/decode/adaptive.gin) or SUNDAE-style sampling (StartWithRandom, RemaskNothing, Sampling at a
+low temperature).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -18,22 +18,29 @@ import numpy as np
 
 from padir.checks import whole
 from padir.decoding import policies, shortcuts
+from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.callbacks import LogitsCallback, StateCallback
+from padir.decoding.credit import Credit
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
 from padir.decoding.remasking import RemaskPolicy, RemaskStutter
-from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial
+from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial, random_pieces
 from padir.decoding.sampling import Sampling
-from padir.decoding.state import RefinementState, StepOutput, StepView, Trace, Written
+from padir.decoding.state import (
+    LogitsFn,
+    RefinementState,
+    ReplaceView,
+    StepOutput,
+    StepView,
+    StopView,
+    Trace,
+    Written,
+)
 from padir.decoding.stopping import StopPolicy, StopWhenUnchanged, settled
+from padir.decoding.writing import as_output, written_by
 from padir.errors import PadirError
-from padir.nn import cache as kv_cache
 from padir.nn.masks import length_mask
 from padir.types import PAD_ID, Array
-
-# tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
-# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory.
-LogitsFn = Callable[..., StepOutput | Array]
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ class Refinement:
       rewrite_only_remasked: a step writes only where the step before remasked; other positions keep their token and
         log-probability (mask-predict). The last position keeps the EOS of the start, with log-probability 0.
       remask: chooses the tokens that the next step must not read.
+      credit: lets `remask` see tokens that steps keep proposing as likelier than the model says; None leaves it out.
       replace: chooses what the next step reads in their place.
       stop: decides when a row is finished before its last step.
       rank: orders the hypotheses of a source.
@@ -89,9 +97,10 @@ class Refinement:
     length_beam: int = 1
     parallel_starts: int = 1
     start: StartPolicy = StartWithMask()
-    sampling: Sampling = Sampling()
+    sampling: Sampling | AnnealedSampling = Sampling()
     rewrite_only_remasked: bool = False
     remask: RemaskPolicy = RemaskStutter()
+    credit: Credit | None = None
     replace: ReplacePolicy = ReplaceWithInitial()
     stop: StopPolicy = StopWhenUnchanged()
     rank: RankPolicy = RankByLogProbability()
@@ -125,6 +134,7 @@ class Refinement:
                 f"Refinement.parallel_starts: {self.parallel_starts} greedy hypotheses of one length from "
                 f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"
             )
+        policies.check_acceptance(self)
         policies.check_shortcuts(self)
         if self.return_attentions and not self.return_trace:
             raise PadirError("Refinement.return_attentions: attentions are part of the trace; set return_trace, too")
@@ -135,6 +145,17 @@ class Refinement:
     def hypotheses_per_source(self) -> int:
         """Decoder rows that a source takes in the first step."""
         return self.num_hypotheses * self.length_beam * self.parallel_starts
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether a policy asks for the entropy of each position."""
+        return self.remask.needs_entropy or self.stop.needs_entropy
+
+    @property
+    def may_remask_otherwise(self) -> bool:
+        """Whether two steps that read and write the same may leave the next one other tokens to read."""
+        accepts_once = self.remask.accepts and self.rewrite_only_remasked
+        return self.remask.changes_with_step or self.credit is not None or self.replace.needs_noise or accepts_once
 
     @functools.cached_property
     def steps_as_data(self) -> tuple[Refinement, tuple[np.int32, ...]]:
@@ -175,6 +196,7 @@ def refine(
     *,
     key: Array | None = None,
     hypotheses: int = 1,
+    num_pieces: int | None = None,
 ) -> RefinementState:
     """Rewrites all positions at once, `num_steps` times at most.
 
@@ -189,13 +211,15 @@ def refine(
       key: randomness of sampling; unused if greedy. A token's random numbers are those of its step, hypothesis
         and position, the same for all sources: so no translation depends on what else is in the batch.
       hypotheses: rows of each source (K), which lie together.
+      num_pieces: ids of pieces lie below it; unused but where tokens are replaced with random ones.
 
     Returns:
       The final state. A row's `proposal` is what its last step wrote.
     """
     inside = length_mask(lengths, initial.shape[1])
     state = initial_state(initial, live, config, logits_fn)
-    return go_on(logits_fn, state, initial, inside, config, num_steps, key=key, hypotheses=hypotheses)
+    random = {"key": key, "hypotheses": hypotheses, "num_pieces": num_pieces}
+    return go_on(logits_fn, state, initial, inside, config, num_steps, **random)
 
 
 def go_on(
@@ -208,6 +232,7 @@ def go_on(
     *,
     key: Array | None = None,
     hypotheses: int = 1,
+    num_pieces: int | None = None,
     until: int = 0,
 ) -> RefinementState:
     """The steps from `state` on, until at most `until` sources are unfinished.
@@ -220,8 +245,8 @@ def go_on(
         return (state.step < limit) & (unfinished(state, hypotheses).sum() > until)
 
     def step(state: RefinementState) -> RefinementState:
-        new, _ = refinement_step(logits_fn, state, initial, inside, config, limit, key=key, hypotheses=hypotheses)
-        return new
+        random = {"key": key, "hypotheses": hypotheses, "num_pieces": num_pieces}
+        return refinement_step(logits_fn, state, initial, inside, config, limit, **random)[0]
 
     state = jax.lax.while_loop(running, step, state)
     return _called_back(state, config)
@@ -269,6 +294,7 @@ def initial_state(
         logits_sum=jnp.zeros(output.logits.shape, jnp.float32) if config.replace.needs_logits_sum else None,
         read=initial if some else None,
         memory=jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), output.memory) if some else None,
+        credit=None if config.credit is None else jnp.zeros(initial.shape, jnp.float32),
     )
 
 
@@ -283,27 +309,34 @@ def refinement_step(
     first: bool = False,
     key: Array | None = None,
     hypotheses: int = 1,
+    num_pieces: int | None = None,
 ) -> tuple[RefinementState, StepOutput | None]:
     """One decoder pass over every row, of `limit` ones at most, and what it said; see `refine` and `go_on`.
 
     Nothing is told of what it said where only some positions may have been decoded. The very first step decodes all.
     """
     state = _called_back(state, config)
-    written, output, logits_sum = _written(logits_fn, state, inside, config, first, key, hypotheses)
+    written, output, logits_sum = written_by(
+        logits_fn, state, inside, config, limit, first=first, key=key, hypotheses=hypotheses
+    )
     proposal = jnp.where(inside, written.proposal, PAD_ID)
     log_probs = jnp.where(inside, written.log_probs, 0.0)
     if config.rewrite_only_remasked:
         proposal = jnp.where(state.remasked, proposal, state.proposal)
         log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
+    same, credit, seen = proposal == state.proposal, None, log_probs
+    if config.credit is not None:
+        credit = config.credit.gathered(state.credit, same, log_probs)
+        seen = config.credit.raised(log_probs, credit)
     rejecter = None if output is None else output.rejecter_logits
-    remasked = config.remask(StepView(proposal, log_probs, inside, state.step, limit, rejecter))
-    tokens = jnp.where(remasked, config.replace(initial, written.read, logits_sum), proposal)
+    view = StepView(proposal, seen, inside, state.step, limit, rejecter, state.remasked, written.entropy)
+    remasked = config.remask(view)
+    noise = None
+    if config.replace.needs_noise:
+        noise = _noise(key, state.step, hypotheses, inside, num_pieces)
+    tokens = jnp.where(remasked, config.replace(ReplaceView(initial, written.read, logits_sum, noise)), proposal)
 
-    any_remasked = remasked.any(-1)
-    confidence = jnp.where(any_remasked, -jnp.inf, log_probs.min(-1))
-    stop = config.stop(written.read, tokens, settled(written.read, tokens, any_remasked, config), confidence)
-    if config.remask.changes_with_step:
-        stop &= ~any_remasked
+    stop = config.stop(_stop_view(written, tokens, remasked, log_probs, same.all(-1), inside, config))
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
@@ -318,6 +351,7 @@ def refinement_step(
         logits_sum=logits_sum,
         read=None if state.read is None else written.read,
         memory=None if state.read is None else written.memory,
+        credit=credit,
     )
     if state.trace is not None:
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
@@ -325,73 +359,35 @@ def refinement_step(
     return new, output
 
 
-def _written(
-    logits_fn: LogitsFn,
-    state: RefinementState,
+def _noise(key: Array, step: Array, hypotheses: int, inside: Array, num_pieces: int | None) -> Array:
+    """Random pieces for every position in this step: [N, L] int32."""
+    if num_pieces is None:
+        raise PadirError("refine: Refinement.replace draws random pieces; say how many there are in num_pieces")
+    # Sampling draws from the step's own key, and counts hypotheses up from 0: this key is none of its.
+    apart = jax.random.fold_in(jax.random.fold_in(key, step), jnp.uint32(0xFFFFFFFF))
+    pieces = random_pieces(apart, (hypotheses, inside.shape[1]), num_pieces)
+    return jnp.tile(pieces, (inside.shape[0] // hypotheses, 1))
+
+
+def _stop_view(
+    written: Written,
+    tokens: Array,
+    remasked: Array,
+    log_probs: Array,
+    stable: Array,
     inside: Array,
     config: Refinement,
-    first: bool,
-    key: Array | None,
-    hypotheses: int,
-) -> tuple[Written, StepOutput | None, Array | None]:
-    """What a step writes, what the decoder said of every position (None of some), and the sum of logits with it."""
-
-    def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
-        output, logits_sum = with_callback(as_output(logits_fn(state.tokens)), state, config)
-        proposal, log_probs = _chosen(output, state.step, config, key, hypotheses)
-        return Written(proposal, log_probs, state.tokens, output.memory), output, logits_sum
-
-    if first or not shortcuts.decodes_some(config.active_positions, state.tokens.shape[1]):
-        written, output, logits_sum = every_position(state)
-    else:
-        written = jax.lax.cond(
-            state.step < shortcuts.WHOLE_STEPS,
-            lambda state: every_position(state)[0],
-            lambda state: _some_positions(logits_fn, state, inside, config, key, hypotheses),
-            state,
-        )
-        output = logits_sum = None
-    return written, output, logits_sum
-
-
-def _some_positions(
-    logits_fn: LogitsFn, state: RefinementState, inside: Array, config: Refinement, key: Array | None, hypotheses: int
-) -> Written:
-    """A step that decodes `config.active_positions` of every row."""
-    positions = shortcuts.active_positions(state, inside, config.active_positions)
-    tokens = kv_cache.read(state.tokens, positions, positions.shape[1])
-    output = as_output(logits_fn(tokens, positions, state.memory))
-    proposal, log_probs = _chosen(output, state.step, config, key, hypotheses)
-    before = (state.proposal, state.log_probs, state.read)
-    return Written(*kv_cache.write(before, (proposal, log_probs, tokens), positions), output.memory)
-
-
-def _chosen(
-    output: StepOutput, step: Array, config: Refinement, key: Array | None, hypotheses: int
-) -> tuple[Array, Array]:
-    """The token of every position decoded, and its log-probability."""
-    if output.chosen is not None:
-        return output.chosen
-    if output.candidates is None:
-        return _draw(output.logits, step, config.sampling, key, hypotheses)
-    return shortcuts.choose(output.logits, output.candidates)
-
-
-def as_output(output: StepOutput | Array) -> StepOutput:
-    """What a logits function returned, as a `StepOutput`."""
-    return output if isinstance(output, StepOutput) else StepOutput(output)
-
-
-def with_callback(output: StepOutput, state: RefinementState, config: Refinement) -> tuple[StepOutput, Array | None]:
-    """Hands logits to their callback: → (output with its result, logits sum with them or None)."""
-    if config.logits_callback is not None:
-        output = output.replace(logits=config.logits_callback(output.logits, state))
-    return output, None if state.logits_sum is None else state.logits_sum + output.logits
-
-
-def _draw(logits: Array, step: Array, sampling: Sampling, key: Array | None, hypotheses: int) -> tuple[Array, Array]:
-    """A token for every position: logits [N, L, V] → (tokens [N, L] int32, log-probabilities [N, L] float32)."""
-    # Sampling shares its random numbers along the first axis, which must be the sources.
-    by_source = logits.reshape(-1, hypotheses, *logits.shape[1:])
-    key = None if key is None else jax.random.fold_in(key, step)
-    return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, key))
+) -> StopView:
+    """What the stop policy is given: [N, L] fields but `stable` [N]."""
+    any_remasked = remasked.any(-1)
+    mean_entropy = None
+    if written.entropy is not None:
+        mean_entropy = jnp.where(inside, written.entropy, 0.0).sum(-1) / jnp.maximum(inside.sum(-1), 1)
+    return StopView(
+        written.read,
+        tokens,
+        settled(written.read, tokens, any_remasked, config),
+        stable,
+        jnp.where(any_remasked, -jnp.inf, log_probs.min(-1)),
+        mean_entropy,
+    )

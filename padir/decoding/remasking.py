@@ -29,6 +29,11 @@ class RemaskPolicy(Protocol):
     changes_with_step: ClassVar[bool] = False
     # Whether the policy reads `StepView.rejecter_logits`.
     needs_rejecter: ClassVar[bool] = False
+    # Whether it reads `StepView.entropy`.
+    needs_entropy: ClassVar[bool] = False
+    # Whether it accepts positions step by step, and remasks those that are still open: the others of
+    # `StepView.writable`. It needs a start that says nothing yet, of MASK or random tokens.
+    accepts: ClassVar[bool] = False
 
     def __call__(self, view: StepView) -> Array:
         """What a step wrote → remask [N, L] bool, False beyond each length."""
@@ -84,7 +89,7 @@ class RemaskWorstPercent(RemaskPolicy):
     def __call__(self, view: StepView) -> Array:
         # A table made in Python: compiled, a division by 100 may become a multiplication by 0.01, and 2 become 1.99.
         counts = [int(self.percent * size / 100.0) for size in range(view.inside.shape[1])]
-        return _least_likely(view, jnp.array(counts)[_before_last(view.inside).sum(-1)])
+        return _least_likely(view, jnp.array(counts)[before_last(view.inside).sum(-1)])
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class RemaskLinear(RemaskPolicy):
 
     def __call__(self, view: StepView) -> Array:
         left = view.num_steps - view.step - 1
-        return _least_likely(view, _before_last(view.inside).sum(-1) * left // view.num_steps)
+        return _least_likely(view, before_last(view.inside).sum(-1) * left // view.num_steps)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,14 @@ class RemaskAny(RemaskPolicy):
     def needs_rejecter(self) -> bool:
         return any(policy.needs_rejecter for policy in self.policies)
 
+    @property
+    def needs_entropy(self) -> bool:
+        return any(policy.needs_entropy for policy in self.policies)
+
+    @property
+    def accepts(self) -> bool:
+        return any(policy.accepts for policy in self.policies)
+
     def __call__(self, view: StepView) -> Array:
         remask = jnp.zeros_like(view.inside)
         for policy in self.policies:
@@ -157,6 +170,7 @@ class RemaskAny(RemaskPolicy):
         return remask
 
 
+# Those of this file; `policies.REMASKING` has all.
 POLICIES = (
     RemaskNothing,
     RemaskStutter,
@@ -168,14 +182,20 @@ POLICIES = (
 )
 
 
-def _before_last(inside: Array) -> Array:
+def before_last(inside: Array) -> Array:
     """Positions inside whose right neighbour is inside, too: [N, L] bool."""
     return inside & jnp.pad(inside[:, 1:], ((0, 0), (0, 1)))
 
 
+def open_positions(view: StepView) -> Array:
+    """Positions before the last that the step could write: [N, L] bool."""
+    positions = before_last(view.inside)
+    return positions if view.writable is None else positions & view.writable
+
+
 def _least_likely(view: StepView, count: Array) -> Array:
     """The `count` [N] least likely tokens before the last one of each row, leftmost first of equals: [N, L] bool."""
-    eligible = _before_last(view.inside)
+    eligible = before_last(view.inside)
     confidence = jnp.where(eligible, view.log_probs, jnp.inf)
     # The rank of each position: sorting gives positions by rank, and sorting that the inverse.
     rank = jnp.argsort(jnp.argsort(confidence, axis=-1, stable=True), axis=-1)

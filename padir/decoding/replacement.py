@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import jax
+import jax.numpy as jnp
+
 from padir.decoding.sampling import argmax
-from padir.types import Array
+from padir.decoding.state import ReplaceView
+from padir.types import EOS_ID, Array
 
 
 class ReplacePolicy(Protocol):
@@ -15,33 +19,27 @@ class ReplacePolicy(Protocol):
     # Whether the loop shall carry the sum of all steps' logits: [N, L, V], as much again as a step's own.
     needs_logits_sum: ClassVar[bool] = False
 
-    def __call__(self, initial: Array, read: Array, logits_sum: Array | None) -> Array:
-        """Chooses a token for every position; only remasked ones are used.
+    # Whether the loop shall draw `ReplaceView.noise`.
+    needs_noise: ClassVar[bool] = False
 
-        Args:
-          initial: [N, L] int32, the first hypothesis.
-          read: [N, L] int32, what the step read.
-          logits_sum: [N, L, V] float32, over all steps so far with this one, or None if not needed.
-
-        Returns:
-          [N, L] int32.
-        """
+    def __call__(self, view: ReplaceView) -> Array:
+        """A token for every position, [N, L] int32; only those of remasked ones are used."""
 
 
 @dataclass(frozen=True)
 class ReplaceWithInitial(ReplacePolicy):
     """The token that the position started with: MASK, a random one, or EOS at the end (the paper's recipe)."""
 
-    def __call__(self, initial: Array, read: Array, logits_sum: Array | None) -> Array:
-        return initial
+    def __call__(self, view: ReplaceView) -> Array:
+        return view.initial
 
 
 @dataclass(frozen=True)
 class ReplaceWithPrevious(ReplacePolicy):
     """The token that the step read there, so that what it wrote is undone."""
 
-    def __call__(self, initial: Array, read: Array, logits_sum: Array | None) -> Array:
-        return read
+    def __call__(self, view: ReplaceView) -> Array:
+        return view.read
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,33 @@ class ReplaceWithSummedLogits(ReplacePolicy):
 
     needs_logits_sum: ClassVar[bool] = True
 
-    def __call__(self, initial: Array, read: Array, logits_sum: Array | None) -> Array:
-        return argmax(logits_sum)
+    def __call__(self, view: ReplaceView) -> Array:
+        return argmax(view.logits_sum)
 
 
-POLICIES = (ReplaceWithInitial, ReplaceWithPrevious, ReplaceWithSummedLogits)
+@dataclass(frozen=True)
+class ReplaceWithRandom(ReplacePolicy):
+    """A uniformly random piece, another in each step: noise again instead of MASK. The last position gets its EOS back.
+
+    For models that were trained with random tokens; starts with them, too (`StartWithRandom`).
+    """
+
+    needs_noise: ClassVar[bool] = True
+
+    def __call__(self, view: ReplaceView) -> Array:
+        # No start but its last position holds EOS.
+        return jnp.where(view.initial == EOS_ID, view.initial, view.noise)
+
+
+POLICIES = (ReplaceWithInitial, ReplaceWithPrevious, ReplaceWithSummedLogits, ReplaceWithRandom)
+
+
+def random_pieces(key: Array, shape: tuple[int, int], num_pieces: int) -> Array:
+    """Uniformly random ids of pieces, [hypotheses, L] int32; none depends on the size of either axis."""
+
+    def at(hypothesis: Array, position: Array) -> Array:
+        here = jax.random.fold_in(jax.random.fold_in(key, hypothesis), position)
+        return jax.random.randint(here, (), EOS_ID + 1, num_pieces, jnp.int32)
+
+    hypotheses, positions = map(jnp.arange, shape)
+    return jax.vmap(jax.vmap(at, (None, 0)), (0, None))(hypotheses, positions)

@@ -177,6 +177,13 @@ def greedy(logits: Array) -> tuple[Array, Array]:
     return tokens.reshape(logits.shape[:-1]), log_probs.reshape(logits.shape[:-1])
 
 
+def entropy(logits: Array) -> Array:
+    """Entropy of each distribution: logits [..., V], -inf for what cannot be chosen → [...] float32, nats."""
+    logits = logits.astype(jnp.float32)
+    log_probs = logits - logsumexp(logits)[..., None]
+    return jnp.where(log_probs == -jnp.inf, 0.0, -jnp.exp(log_probs) * log_probs).sum(axis=-1)
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How a token is drawn from its logits; the default takes the likeliest.
@@ -204,7 +211,7 @@ class Sampling:
         if self.temperature == 0.0 and (self.top_k, self.top_p) != (None, None):
             raise PadirError("Sampling: temperature 0 is greedy and uses no top_k or top_p; set a positive temperature")
 
-    def __call__(self, logits: Array, key: Array) -> tuple[Array, Array]:
+    def __call__(self, logits: Array, key: Array, progress: Array | None = None) -> tuple[Array, Array]:
         """Draws one token from each distribution.
 
         All rows (the first axis) share their random numbers, and along the other axes each index has its own, the
@@ -214,6 +221,7 @@ class Sampling:
         Args:
           logits: [rows, ..., V]; -inf forbids a token.
           key: [] random key, unused if greedy; fold in whatever must make a difference, such as the step.
+          progress: unused; see `AnnealedSampling`.
 
         Returns:
           (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
@@ -227,7 +235,7 @@ class Sampling:
         elif self.top_p is not None:
             warm = _nucleus(warm, self.top_p)
         # The largest of logits plus Gumbel noise is a draw from their softmax.
-        token = argmax(warm + _gumbel(key, warm.shape[1:] or warm.shape))
+        token = argmax(warm + gumbel(key, warm.shape[1:] or warm.shape))
         if ids is not None:
             token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
@@ -244,9 +252,9 @@ def _nucleus(logits: Array, top_p: float) -> Array:
     return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-def _gumbel(key: Array, shape: tuple[int, ...]) -> Array:
+def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
     """Gumbel noise whose values at an index do not depend on the sizes of any axis but the last."""
     if len(shape) == 1:
         return jax.random.gumbel(key, shape)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0]))
-    return jax.vmap(lambda each: _gumbel(each, shape[1:]))(keys)
+    return jax.vmap(lambda each: gumbel(each, shape[1:]))(keys)

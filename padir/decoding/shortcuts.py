@@ -99,7 +99,8 @@ def in_blocks(config: Any, rows: int, length: int) -> bool:
     """Whether a step over all tokens of [rows, length] positions is `greedy_in_blocks`; `config` is a `Refinement`."""
     if config.logits_block is None or rows * length <= config.logits_block:
         return False
-    return config.sampling.temperature == 0 and config.logits_callback is None and not config.replace.needs_logits_sum
+    needs_all = config.logits_callback is not None or config.replace.needs_logits_sum or config.needs_entropy
+    return config.sampling.temperature == 0 and not needs_all
 
 
 def greedy_in_blocks(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -51,6 +53,11 @@ class StepOutput:
     next_candidates: Candidates | None = None
 
 
+# tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
+# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory.
+LogitsFn = Callable[..., StepOutput | Array]
+
+
 @struct.dataclass
 class Written:
     """What a step wrote.
@@ -59,12 +66,14 @@ class Written:
       proposal, log_probs: [N, L], of all positions.
       read: [N, L] int32, the token that each was decoded from in this step, or last.
       memory: as in `StepOutput`, of all positions.
+      entropy: [N, L] float32, nats, of each position's distribution; None where no policy asks for it.
     """
 
     proposal: Array
     log_probs: Array
     read: Array
     memory: PyTree
+    entropy: Array | None = None
 
 
 @struct.dataclass
@@ -73,11 +82,14 @@ class StepView:
 
     Attributes:
       proposal: [N, L] int32, what the step wrote; 0 beyond the length.
-      log_probs: [N, L] float32, log-probability of each proposed token; 0 beyond the length.
+      log_probs: [N, L] float32, log-probability of each proposed token, raised by `Refinement.credit`; 0 beyond the
+        length.
       inside: [N, L] bool, positions within each row's length.
       step: [] int32, number of the step, from 0.
       num_steps: [] int32, the largest number of steps (T).
       rejecter_logits: as in `StepOutput`.
+      writable: [N, L] bool, positions that the step could write; None where it writes all.
+      entropy: as in `Written`.
     """
 
     proposal: Array
@@ -86,6 +98,49 @@ class StepView:
     step: Array | int = 0
     num_steps: Array | int = 1
     rejecter_logits: Array | None = None
+    writable: Array | None = None
+    entropy: Array | None = None
+
+
+@struct.dataclass
+class ReplaceView:
+    """What a replacement policy is given after a step.
+
+    Attributes:
+      initial: [N, L] int32, the first hypothesis.
+      read: [N, L] int32, what the step read.
+      logits_sum: [N, L, V] float32, over all steps so far with this one; None if not needed.
+      noise: [N, L] int32, random pieces, others in each step; None if not needed.
+    """
+
+    initial: Array
+    read: Array
+    logits_sum: Array | None = None
+    noise: Array | None = None
+
+
+@struct.dataclass
+class StopView:
+    """What a stop policy is given after a step.
+
+    Attributes:
+      read: [N, L] int32, what the step read; with `Refinement.active_positions`, what each position read last.
+      next_tokens: [N, L] int32, what the next step would read.
+      settled: [N] bool, where no further step could change anything: the two are equal and steps neither draw at random
+        nor go on to remask less, or the next step may write nowhere. (With active positions a step could still decode
+        positions anew whose own token is the same; that is not waited for.)
+      stable: [N] bool, where the step wrote what the step before had written. A further step may still change it if
+        anything is remasked.
+      confidence: [N] float32, log-probability of the least likely token; -inf where any was remasked.
+      mean_entropy: [N] float32, nats, mean over the positions within the length; None where no policy asks for it.
+    """
+
+    read: Array
+    next_tokens: Array
+    settled: Array
+    stable: Array
+    confidence: Array
+    mean_entropy: Array | None = None
 
 
 @struct.dataclass
@@ -139,6 +194,7 @@ class RefinementState:
       logits_sum: [N, L, V] float32, sum of all steps' logits; None where the replace policy has no use for it.
       read: [N, L] int32, the token that each position was last decoded from; None where a step decodes all.
       memory: what `StepOutput.memory` was then, or None likewise.
+      credit: [N, L] float32, what each proposed token has gathered (see `Credit`); None without `Refinement.credit`.
     """
 
     step: Array
@@ -152,6 +208,7 @@ class RefinementState:
     logits_sum: Array | None = None
     read: Array | None = None
     memory: PyTree = None
+    credit: Array | None = None
 
 
 @struct.dataclass

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax.numpy as jnp
 
+from padir.decoding.state import StopView
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -15,20 +16,11 @@ from padir.types import Array
 class StopPolicy(Protocol):
     """Decides for each row, from what a step read, what the next one would read, and how sure the step was."""
 
-    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
-        """Chooses the rows that are finished.
+    # Whether the policy reads `StopView.mean_entropy`.
+    needs_entropy: ClassVar[bool] = False
 
-        Args:
-          read: [N, L] int32, what the step read; with `Refinement.active_positions`, what each position read last.
-          next_tokens: [N, L] int32, what the next step would read.
-          settled: [N] bool, where no further step could change anything: the two are equal and steps neither draw
-            at random nor go on to remask less, or the next step may write nowhere. (With active positions a step could
-            still decode positions anew whose own token is the same; that is not waited for.)
-          confidence: [N] float32, log-probability of the least likely token; -inf where any was remasked.
-
-        Returns:
-          [N] bool.
-        """
+    def __call__(self, view: StopView) -> Array:
+        """The rows that are finished: [N] bool."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +30,8 @@ class StopWhenUnchanged(StopPolicy):
     With a remasking schedule that still remasks something, or with sampling, later steps may differ: the row goes on.
     """
 
-    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
-        return settled
+    def __call__(self, view: StopView) -> Array:
+        return view.settled
 
 
 @dataclass(frozen=True)
@@ -56,26 +48,88 @@ class StopWhenConfident(StopPolicy):
         if not 0.0 < self.threshold <= 1.0:
             raise PadirError(f"StopWhenConfident.threshold: {self.threshold} is not in (0, 1]")
 
-    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
-        return settled | (confidence >= math.log(self.threshold))
+    def __call__(self, view: StopView) -> Array:
+        return view.settled | (view.confidence >= math.log(self.threshold))
+
+
+@dataclass(frozen=True)
+class StopWhenStable(StopPolicy):
+    """Stops a row when a step wrote what the step before had written, even if the next step would read something new.
+
+    For remasking with fresh noise or a schedule, under which what is read never settles; better with another condition
+    (`StopWhenAll`).
+    """
+
+    def __call__(self, view: StopView) -> Array:
+        return view.settled | view.stable
+
+
+@dataclass(frozen=True)
+class StopWhenCertain(StopPolicy):
+    """Stops a row when the mean entropy of its positions is low, or nothing changed.
+
+    Attributes:
+      entropy: the mean that is low enough, in nats.
+    """
+
+    entropy: float = 0.1
+
+    needs_entropy: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if not 0.0 <= self.entropy < math.inf:
+            raise PadirError(f"StopWhenCertain.entropy: {self.entropy} is not a number of nats of at least 0")
+
+    def __call__(self, view: StopView) -> Array:
+        return view.settled | (view.mean_entropy <= self.entropy)
+
+
+@dataclass(frozen=True)
+class StopWhenAll(StopPolicy):
+    """Stops a row when every one of several policies would, such as when it is stable and certain.
+
+    Attributes:
+      policies: two or more.
+    """
+
+    policies: tuple[StopPolicy, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "policies", tuple(self.policies))
+        if len(self.policies) < 2:
+            raise PadirError(f"StopWhenAll.policies: {len(self.policies)} given, at least two are needed")
+        for policy in self.policies:
+            if isinstance(policy, type) or not hasattr(policy, "needs_entropy") or hasattr(policy, "accepts"):
+                allowed = ", ".join(f"{each.__name__}()" for each in POLICIES)
+                raise PadirError(f"StopWhenAll.policies: {policy!r} is not a policy; choose among {allowed}")
+
+    @property
+    def needs_entropy(self) -> bool:
+        return any(policy.needs_entropy for policy in self.policies)
+
+    def __call__(self, view: StopView) -> Array:
+        stop = jnp.ones_like(view.settled)
+        for policy in self.policies:
+            stop &= policy(view)
+        return stop
 
 
 @dataclass(frozen=True)
 class StopNever(StopPolicy):
     """Runs every step, for benchmarks of a fixed amount of work."""
 
-    def __call__(self, read: Array, next_tokens: Array, settled: Array, confidence: Array) -> Array:
-        return jnp.zeros_like(settled)
+    def __call__(self, view: StopView) -> Array:
+        return jnp.zeros_like(view.settled)
 
 
 def settled(read: Array, next_tokens: Array, any_remasked: Array, config: Any) -> Array:
-    """Rows [N] bool as `StopPolicy` is told of them; `any_remasked` [N] bool, `config` a `Refinement`."""
+    """Rows [N] bool as `StopView.settled`; `any_remasked` [N] bool, `config` a `Refinement`."""
     repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
-    if config.remask.changes_with_step:
-        # The next step may remask less: what it would read tells nothing while anything is remasked.
+    if config.may_remask_otherwise:
+        # What the next step would read tells nothing while anything is remasked.
         repeats &= ~any_remasked
     # Whatever the next step would read, it may be that it could not write.
     return repeats | ~any_remasked if config.rewrite_only_remasked else repeats
 
 
-POLICIES = (StopWhenUnchanged, StopWhenConfident, StopNever)
+POLICIES = (StopWhenUnchanged, StopWhenConfident, StopWhenStable, StopWhenCertain, StopWhenAll, StopNever)

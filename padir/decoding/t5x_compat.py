@@ -23,10 +23,11 @@ import jax.numpy as jnp
 
 from padir.decoding import initial as starts
 from padir.decoding.initial import StartWithRandom
-from padir.decoding.refinement import LogitsFn, Refinement, as_output, initial_state, with_callback
+from padir.decoding.refinement import Refinement, initial_state
 from padir.decoding.remasking import RemaskStutter
 from padir.decoding.sampling import greedy
-from padir.decoding.state import RefinementState
+from padir.decoding.state import LogitsFn, RefinementState, ReplaceView
+from padir.decoding.writing import as_output, with_callback
 from padir.types import PAD_ID, UNK_ID, Array, TokenIds
 
 
@@ -85,7 +86,7 @@ def refine(
         tokens = proposal
         if isinstance(config.remask, RemaskStutter):
             stutter = (proposal == jnp.roll(proposal, 1, axis=-1)) & (proposal != PAD_ID)
-            tokens = jnp.where(stutter, config.replace(initial, state.tokens, logits_sum), proposal)
+            tokens = jnp.where(stutter, config.replace(ReplaceView(initial, state.tokens, logits_sum)), proposal)
         unchanged = (tokens == state.tokens).all(axis=-1)
         trace = state.trace
         if trace is not None:

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir.decoding import shortcuts
-from padir.decoding.refinement import LogitsFn, Refinement
+from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
-from padir.decoding.state import Candidates, StepOutput
+from padir.decoding.state import Candidates, LogitsFn, StepOutput
 from padir.models.base import BaseModel
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.nn import cache as kv_cache

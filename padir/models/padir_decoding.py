@@ -209,6 +209,7 @@ def _first_step(
         first=True,
         key=key,
         hypotheses=hypotheses,
+        num_pieces=model.ids.num_pieces,
     )
     if config.keep_hypotheses is not None:
         if config.keep_hypotheses > hypotheses:
@@ -251,6 +252,7 @@ def _go_on(
         job.num_steps,
         key=key,
         hypotheses=hypotheses,
+        num_pieces=model.ids.num_pieces,
         until=fewer if compact else 0,
     )
     # Nothing is decoded anew from here on, but by fewer rows with memories of their own.

@@ -133,8 +133,8 @@ class _StopRow(StopPolicy):
     row: int
     from_step_input: int
 
-    def __call__(self, read, next_tokens, settled, confidence):
-        return (jnp.arange(read.shape[0]) == self.row) & (read[:, 1] == self.from_step_input)
+    def __call__(self, view):
+        return (jnp.arange(view.read.shape[0]) == self.row) & (view.read[:, 1] == self.from_step_input)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +143,8 @@ class _StopWhenSumIsDivisible(StopPolicy):
 
     divisor: int = 3
 
-    def __call__(self, read, next_tokens, settled, confidence):
-        return next_tokens.sum(-1) % self.divisor == 0
+    def __call__(self, view):
+        return view.next_tokens.sum(-1) % self.divisor == 0
 
 
 def steps_by_hand(logits, rows, lengths, **options):

@@ -1,0 +1,51 @@
+"""Sampling at a temperature that falls from step to step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from padir.decoding.sampling import argmax, gumbel, logsumexp
+from padir.errors import PadirError
+from padir.types import Array
+
+
+@dataclass(frozen=True)
+class AnnealedSampling:
+    """Draws tokens at a temperature that changes linearly from the first step to the last; for `Refinement` only.
+
+    Attributes:
+      temperature: of the first step.
+      final_temperature: of the last step that may run (`Refinement.num_steps`); 0 is greedy.
+    """
+
+    temperature: float = 1.0
+    final_temperature: float = 0.0
+
+    def __post_init__(self):
+        if not 0.0 < self.temperature < math.inf:
+            raise PadirError(f"AnnealedSampling.temperature: {self.temperature} is not a positive number; use Sampling")
+        if not 0.0 <= self.final_temperature < math.inf:
+            raise PadirError(
+                f"AnnealedSampling.final_temperature: {self.final_temperature} is not 0 or a positive number"
+            )
+
+    def __call__(self, logits: Array, key: Array, progress: Array) -> tuple[Array, Array]:
+        """Draws one token from each distribution, as `Sampling` does.
+
+        Args:
+          logits: [rows, ..., V]; -inf forbids a token.
+          key: [] random key, one for each step.
+          progress: [] float32, 0 in the first step, 1 in the last.
+
+        Returns:
+          (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
+        """
+        logits = logits.astype(jnp.float32)
+        temperature = self.temperature + (self.final_temperature - self.temperature) * progress
+        # Multiplied, not divided, so that a temperature of 0 takes the likeliest.
+        token = argmax(logits + temperature * gumbel(key, logits.shape[1:]))
+        chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
+        return token, chosen - logsumexp(logits)

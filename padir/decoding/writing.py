@@ -1,0 +1,88 @@
+"""What one step of a refinement writes: from logits to the tokens of all positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from padir.decoding import shortcuts
+from padir.decoding.annealing import AnnealedSampling
+from padir.decoding.sampling import Sampling, entropy
+from padir.decoding.state import LogitsFn, RefinementState, StepOutput, Written
+from padir.nn import cache as kv_cache
+from padir.types import Array
+
+
+def written_by(
+    logits_fn: LogitsFn,
+    state: RefinementState,
+    inside: Array,
+    config: Any,
+    limit: Array | int,
+    *,
+    first: bool,
+    key: Array | None,
+    hypotheses: int,
+) -> tuple[Written, StepOutput | None, Array | None]:
+    """What a step writes, what the decoder said of every position (None of some), and the sum of logits with it.
+
+    Arguments as in `refinement.refinement_step`; `config` is a `Refinement`.
+    """
+    progress = state.step / jnp.maximum(limit - 1, 1)
+
+    def chosen(output: StepOutput) -> tuple[Array, Array]:
+        """The token of every position decoded, and its log-probability."""
+        if output.chosen is not None:
+            return output.chosen
+        if output.candidates is None:
+            step_key = None if key is None else jax.random.fold_in(key, state.step)
+            return _draw(output.logits, config.sampling, step_key, progress, hypotheses)
+        return shortcuts.choose(output.logits, output.candidates)
+
+    def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
+        output, logits_sum = with_callback(as_output(logits_fn(state.tokens)), state, config)
+        entropies = entropy(output.logits) if config.needs_entropy else None
+        return Written(*chosen(output), state.tokens, output.memory, entropies), output, logits_sum
+
+    def some_positions(state: RefinementState) -> Written:
+        """Decodes `config.active_positions` of every row."""
+        positions = shortcuts.active_positions(state, inside, config.active_positions)
+        tokens = kv_cache.read(state.tokens, positions, positions.shape[1])
+        output = as_output(logits_fn(tokens, positions, state.memory))
+        before = (state.proposal, state.log_probs, state.read)
+        return Written(*kv_cache.write(before, (*chosen(output), tokens), positions), output.memory)
+
+    if first or not shortcuts.decodes_some(config.active_positions, state.tokens.shape[1]):
+        written, output, logits_sum = every_position(state)
+    else:
+        written = jax.lax.cond(
+            state.step < shortcuts.WHOLE_STEPS,
+            lambda state: every_position(state)[0],
+            some_positions,
+            state,
+        )
+        output = logits_sum = None
+    return written, output, logits_sum
+
+
+def as_output(output: StepOutput | Array) -> StepOutput:
+    """What a logits function returned, as a `StepOutput`."""
+    return output if isinstance(output, StepOutput) else StepOutput(output)
+
+
+def with_callback(output: StepOutput, state: RefinementState, config: Any) -> tuple[StepOutput, Array | None]:
+    """Hands logits to their callback: → (output with its result, logits sum with them or None)."""
+    if config.logits_callback is not None:
+        output = output.replace(logits=config.logits_callback(output.logits, state))
+    return output, None if state.logits_sum is None else state.logits_sum + output.logits
+
+
+def _draw(
+    logits: Array, sampling: Sampling | AnnealedSampling, key: Array | None, progress: Array, hypotheses: int
+) -> tuple[Array, Array]:
+    """A token for every position: logits [N, L, V] → (tokens [N, L] int32, log-probabilities [N, L] float32)."""
+    # Sampling shares its random numbers along the first axis, which must be the sources.
+    by_source = logits.reshape(-1, hypotheses, *logits.shape[1:])
+    return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, key, progress))
