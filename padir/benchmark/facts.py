@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from padir.runtime.cpu import cpu_info, x86_extensions
+
 # What a result depends on: not the results that lie in the checkout, too.
 _CODE = ("padir", "gin", "tasks")
 # Extensions of x86 that decide how fast matrix products are, by their names in /proc/cpuinfo.
@@ -28,8 +30,8 @@ def run_facts() -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "device": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
-        "cpu": _cpu_info("model name"),
-        "cpu_features": [name for name in _FEATURES if name in _cpu_info("flags").split()],
+        "cpu": cpu_info("model name"),
+        "cpu_features": [name for name in _FEATURES if name in x86_extensions()],
         "cpu_count": os.cpu_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "load_average": list(os.getloadavg()),
@@ -48,15 +50,6 @@ def portable(text: str) -> str:
 def _relative(path: str) -> str:
     relative = os.path.relpath(path)
     return os.path.basename(path.rstrip("/")) if relative.startswith("..") else relative
-
-
-def _cpu_info(field: str) -> str:
-    """A field of the first processor as Linux describes it; '' elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.split(":")[0].strip() == field), "")
 
 
 def _commit() -> str:

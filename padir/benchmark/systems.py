@@ -18,6 +18,7 @@ from padir.inference.decoder import Decoder
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
+from padir.nn.fastest_type import AUTO
 from padir.nn.flops import Cost
 from padir.nn.weights import check_compute_type
 from padir.types import TokenIds
@@ -33,7 +34,7 @@ class System:
       model: makes a model of given token ids, whose weights then are random, in place of `run_dir`.
       verify_with: an autoregressive model, as `padir.load` opens it, that verifies the drafts of `run_dir`.
       decode: how it decodes; the model's default if None.
-      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
+      compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       quality: JSON of `padir evaluate` of the same decode, for the picture of quality against latency.
     """
 
@@ -57,27 +58,27 @@ class System:
             model = self.model(TokenIds(1))
             decode = DECODE_CONFIGS[type(model)][0]() if self.decode is None else self.decode
             object.__setattr__(self, "name", described(model, decode, self.compute_type))
-        check_compute_type(f"System.compute_type of system {self.name!r}", self.compute_type)
+        if self.compute_type != AUTO:
+            check_compute_type(f"System.compute_type of system {self.name!r}", self.compute_type)
 
 
 def described(model: Model, decode: DecodeConfig, compute_type: str | None) -> str:
     """What tables call a system: 'AR 12-1 beam 5', 'PaDIR, 4 steps, 5 hypotheses, candidates, 1 kept, int8'."""
-    if isinstance(model, AutoregressiveModel):
-        layers = (model.network.num_encoder_layers, model.network.num_decoder_layers)
-        kind = "AR" if layers[0] == layers[1] else f"AR {layers[0]}-{layers[1]}"
-        if isinstance(decode, BeamSearch):
-            parts = [f"{kind} beam {decode.beam_size}"]
-        else:
-            parts = [f"{kind} {'sampled' if decode.sampling.temperature > 0 else 'greedy'}"]
+    layers = (model.network.num_encoder_layers, model.network.num_decoder_layers)
+    shape = "" if layers[0] == layers[1] else f" {layers[0]}-{layers[1]}"
+    if isinstance(decode, BeamSearch):
+        parts = [f"AR{shape} beam {decode.beam_size}"]
+    elif isinstance(model, AutoregressiveModel):
+        parts = [f"AR{shape} {'sampled' if decode.sampling.temperature > 0 else 'greedy'}"]
     else:
-        parts = _refinement_parts(decode)
+        parts = _refinement_parts(decode, shape)
     return ", ".join(parts if compute_type is None else [*parts, compute_type])
 
 
-def _refinement_parts(decode: Refinement) -> list[str]:
+def _refinement_parts(decode: Refinement, shape: str) -> list[str]:
     steps, hypotheses = decode.num_steps, decode.hypotheses_per_source
     mask_predict = decode.rewrite_only_remasked and isinstance(decode.remask, RemaskLinear)
-    parts = ["mask-predict" if mask_predict else "PaDIR", f"{steps} step{'s' if steps > 1 else ''}"]
+    parts = [("mask-predict" if mask_predict else "PaDIR") + shape, f"{steps} step{'s' if steps > 1 else ''}"]
     if not mask_predict or hypotheses > 1:
         parts.append("1 hypothesis" if hypotheses == 1 else f"{hypotheses} hypotheses")
     if decode.candidates is not None:

@@ -27,7 +27,9 @@ from padir.inference.decoder import padded_rows, source_width
 from padir.inference.translate import translate_files
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
 from padir.models.padir_decoding import target_buckets
+from padir.nn import fastest_type
 from padir.runs.directory import load_model
+from padir.runtime.platforms import tracing_for
 from padir.runtime.remat import CHOICES as REMATS
 from padir.training.describe import num_pieces
 from padir.training.train import train
@@ -251,6 +253,8 @@ def _add_decode(
     if not 1 <= used <= of_host:
         raise PadirError(f"devices: {used} is not between 1 and the {of_host} devices of a host of {job.topology.name}")
     rows, width = padded_rows(batch_size, used), source_width(model, source)
+    with tracing_for(job.topology.platform):
+        compute_type = fastest_type.resolved("compute_type", compute_type)
     program = Decode(model, decode, rows, width, used, compute_type, given)
     room = target_width(model, decode, width, target)
     steps = decode.num_steps if isinstance(decode, Refinement) else (target if given else room)

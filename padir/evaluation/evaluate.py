@@ -146,7 +146,7 @@ def evaluate(
       rescore_with: the run directory of an autoregressive model that ranks a parallel model's hypotheses.
       verify_with: an autoregressive model that verifies a parallel model's drafts; by default the output is that
         of its greedy decoding. See `padir.load`.
-      compute_type: 'bfloat16' or 'int8' rounds both factors of products with weights to this type; see `padir.load`.
+      compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       split: the split to translate.
       baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by
         paired bootstrap and by approximate randomisation.
@@ -182,7 +182,7 @@ def evaluate(
     other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
     result |= {"decode": repr(decode), **helpers, "task": describe_task(data.manifest)}
-    options = {"rescored": rescore_with is not None, "compute_type": compute_type, "trained_on": trained_on}
+    options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
 
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")

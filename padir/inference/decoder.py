@@ -21,7 +21,7 @@ from padir.models.helper import Helper
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
-from padir.nn.weights import check_compute_type
+from padir.nn import fastest_type
 from padir.runtime import host_memory, sharding
 from padir.types import PyTree
 
@@ -63,14 +63,14 @@ class Decoder:
           seed: the seed of random decoding.
           helper: an autoregressive model that helps a parallel one: a rescorer ranks its hypotheses in place of the
             model's own scores, a verifier verifies its drafts (`Verified`).
-          compute_type: one of `weights.COMPUTE_TYPES`. The factors of products with the weights of the model and of a
-            verifier, but not of a rescorer, are rounded to it.
+          compute_type: one of `weights.COMPUTE_TYPES`, or 'auto' for what is fastest here. The factors of products with
+            the weights of the model and of a verifier, but not of a rescorer, are rounded to it.
 
         Raises:
           PadirError: the helper has another vocabulary, `model` is autoregressive and takes none, or `compute_type` is
             unknown.
         """
-        check_compute_type("compute_type", compute_type)
+        compute_type = fastest_type.resolved("compute_type", compute_type)
         if helper is not None:
             if isinstance(model, AutoregressiveModel):
                 raise PadirError(

@@ -153,7 +153,7 @@ def distill(
       split: the split to translate.
       decode: the decode configuration. By default an autoregressive teacher uses beam search with 5 hypotheses, and a
         parallel teacher its default.
-      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
+      compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       filters: which translations are left out.
       batch_size: the number of sentences decoded at a time.
       chunk_size: the number of sentences per chunk. A chunk is sorted by length and held in memory; a killed job
@@ -185,7 +185,7 @@ def distill(
         decode = BeamSearch(beam_size=5, num_hypotheses=1)
     decode = translator.checked(decode)
     teacher = {"teacher": str(Path(run_dir).resolve()), "teacher_step": translator.step}
-    job.claim(teacher | {"decode": repr(decode), "compute_type": compute_type, "seed": seed})
+    job.claim(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed})
     _decode(job, translator, decode, batch_size)
     wait_for_all()
     _write_set(job, _decoded(job), filters, translator.model.max_target_length)

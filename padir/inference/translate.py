@@ -68,7 +68,7 @@ def translate_files(
       rescore_with: an autoregressive model that ranks the hypotheses of a parallel model.
       verify_with: an autoregressive model that verifies a parallel model's drafts; by default the output is that
         of its greedy decoding. See `padir.load`.
-      compute_type: 'bfloat16' or 'int8' to round the factors of products with weights; see `padir.load`.
+      compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       batch_size: the number of lines decoded at a time.
       seed: the seed of random decoding.
 

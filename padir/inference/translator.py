@@ -18,7 +18,7 @@ from padir.models.helper import Helper
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
-from padir.nn.weights import check_compute_type
+from padir.nn import fastest_type
 from padir.runs.convert import needed_vocabulary, open_model
 from padir.types import EOS_ID, PyTree
 
@@ -183,12 +183,13 @@ def load(
       verify_with: the path of an autoregressive model with the same vocabulary. The parallel model drafts, and by
         default the output is that of greedy decoding by this model (`Verified`).
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights, which is faster on some devices
-        and changes some translations. None computes as in training.
+        and changes some translations. 'auto' takes the faster of them, or neither, by the devices at hand, which may
+        take half a second to measure; `Translator.compute_type` says which. None computes as in training.
 
     Raises:
       PadirError: a path holds no model, vocabularies differ or are missing, or an option does not suit the model.
     """
-    check_compute_type("compute_type", compute_type)
+    compute_type = fastest_type.resolved("compute_type", compute_type)
     if rescore_with is not None and verify_with is not None:
         raise PadirError("rescore_with: what is verified has one hypothesis, which needs no ranking; leave it out")
     given = None if vocabulary is None else Vocabulary.load(vocabulary)

@@ -23,9 +23,8 @@ _INT8_LARGEST = 127
 def check_compute_type(option: str, compute_type: str | None) -> None:
     """Raises PadirError that names `option` unless it is None or one of `COMPUTE_TYPES`."""
     if compute_type is not None and compute_type not in COMPUTE_TYPES:
-        raise PadirError(
-            f"{option}: unknown {compute_type!r}; choose {', '.join(COMPUTE_TYPES)} or None, as the model was trained"
-        )
+        known = ", ".join(COMPUTE_TYPES)
+        raise PadirError(f"{option}: unknown {compute_type!r}; choose {known}, auto or None, as the model was trained")
 
 
 def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:

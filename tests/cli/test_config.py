@@ -104,7 +104,8 @@ def test_an_unknown_policy_lists_the_known_ones(tmp_path):
     """Wherever it stands; where no policy is meant, the name alone is told."""
     file = tmp_path / "decode.gin"
     file.write_text("Refinement.stop = @StopSoon()\n")
-    known = "choose @StopWhenUnchanged() or @StopWhenConfident() or @StopWhenStable() or"
+    names = ("Unchanged", "Confident", "Stable", "Certain", "All")
+    known = "choose " + " or ".join([*(f"@StopWhen{name}()" for name in names), "@StopNever()"])
     for message in (failure([], ["Refinement.stop=@StopSoon()"]), failure([str(file)], [])):
         assert "'@StopSoon()'" in message and message.endswith(f"; {known}")
     assert "choose" not in failure([], ["train.run_dir=@StopSoon()"])

@@ -195,13 +195,15 @@ def test_the_benchmark_of_verified_decoding():
     assert (verified.run_dir, verified.verify_with, verified.decode) == ("p", "a", Verified())
 
 
-def test_benchmarks_at_paper_size():
-    """The three models have their published sizes, and each line decodes as its name says."""
-    config.parse(["bench/paper.gin", "bench/fixed_32.gin"], [])
+@pytest.mark.parametrize(("files", "count"), [(("paper", "fixed_32"), 34), (("paper", "fixed_32", "shallow"), 21)])
+def test_benchmarks_at_paper_size(files, count):
+    """The models have their published sizes, and each line decodes as its name says."""
+    config.parse([f"bench/{file}.gin" for file in files], [])
     systems = benchmarked()
     sizes = {"AR": 60_506_624, "AR 12-1": 58_407_936, "PaDIR": 66_997_760}
+    sizes |= {"PaDIR 12-1": 59_653_632, "PaDIR 9-3": 60_703_232}
     for system in systems:
-        kind = re.match(r"AR 12-1|AR|PaDIR|mask-predict", system.name)[0]
+        kind = re.match(r"(AR|PaDIR)( \d+-\d+)?|mask-predict", system.name)[0]
         model = system.model(TokenIds(32_000))
         assert model.parameter_count() == sizes[kind.replace("mask-predict", "PaDIR")], system.name
         rounded = re.search(r", (int8|bfloat16)$", system.name)
@@ -217,7 +219,7 @@ def test_benchmarks_at_paper_size():
         else:
             assert isinstance(system.decode, BeamSearch if "beam" in system.name else Autoregressive)
             assert system.decode.max_length(32, 128) == 32
-    assert len(systems) == 34 and len({system.name for system in systems}) == 34
+    assert len(systems) == count and len({system.name for system in systems}) == count
 
 
 def test_the_demo_is_complete():

@@ -1,5 +1,6 @@
 """The sizes that files in gin/models claim in their first lines are those of the models that they make."""
 
+import dataclasses
 import re
 
 import pytest
@@ -41,6 +42,8 @@ def number(name, pattern):
         ("paper_base", PadirModel, (6, 6), 66_997_760),
         ("paper_base_ar", AutoregressiveModel, (6, 6), 60_506_624),
         ("ar_12_1", AutoregressiveModel, (12, 1), None),
+        ("padir_12_1", PadirModel, (12, 1), None),
+        ("padir_9_3", PadirModel, (9, 3), None),
     ],
 )
 def test_a_model_of_the_papers_size(name, kind, layers, count):
@@ -70,3 +73,23 @@ def test_a_small_model_and_its_autoregressive_twin(name, num_pieces):
 def test_the_base_spells_out_the_defaults():
     """So that reading it tells what can be set, and that nobody changes a default of the paper by accident."""
     assert built(["models/paper_base.gin"]) == PadirModel(TokenIds(32_000))
+
+
+@pytest.mark.parametrize(
+    ("run", "shape", "kind"),
+    [
+        ("wmt14_de_en_padir", "padir_12_1", PadirModel),
+        ("wmt14_de_en_padir", "padir_9_3", PadirModel),
+        ("wmt14_de_en_ar", "ar_12_1", AutoregressiveModel),
+    ],
+)
+def test_another_shape_changes_nothing_else_of_a_run(run, shape, kind):
+    """As the shapes' own commands add them, after the file of the run."""
+    plain = built([f"runs/{run}.gin"])
+    model = built([f"runs/{run}.gin", f"models/{shape}.gin"])
+    assert type(model) is kind
+    layers = tuple(map(int, shape.split("_")[1:]))
+    assert (model.network.num_encoder_layers, model.network.num_decoder_layers) == layers
+    same = {"num_encoder_layers": 6, "num_decoder_layers": 6}
+    assert dataclasses.replace(model, network=dataclasses.replace(model.network, **same)) == plain
+    assert gin_config.query_parameter("train.num_steps") == 500_000

@@ -222,7 +222,7 @@ class TestComputeType:
         assert max(differences) > 1e-5 and statistics.median(differences) < 0.05
 
     def test_an_unknown_one_is_refused_before_anything_is_opened(self):
-        with pytest.raises(PadirError, match="compute_type: unknown 'int4'; choose bfloat16, int8 or None"):
+        with pytest.raises(PadirError, match="compute_type: unknown 'int4'; choose bfloat16, int8, auto or None"):
             padir.load("nowhere", compute_type="int4")
 
 

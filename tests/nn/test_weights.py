@@ -174,7 +174,7 @@ def test_systems_of_two_types_decode_apart():
 
 
 def test_an_unknown_type():
-    message = "compute_type: unknown 'int4'; choose bfloat16, int8 or None, as the model was trained"
+    message = "compute_type: unknown 'int4'; choose bfloat16, int8, auto or None, as the model was trained"
     with pytest.raises(PadirError, match=message):
         Decoder(PADIR, {}, compute_type="int4")
     with pytest.raises(PadirError, match="System.compute_type of system 'x': unknown 'fp8'"):
