@@ -34,12 +34,12 @@ from padir.metrics.quality import paired_bootstrap
 from padir.runs.directory import check_vocabulary
 
 BASELINE = "mask-predict, 10 steps"
-THRESHOLDS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-BOUNDS = (0.1, 0.3, 1.0, 2.0, 4.0)
+THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95)
+BOUNDS = (0.3, 1.0, 2.0, 4.0)
 
 
 def ways() -> dict[str, Refinement]:
-    """Every way to decode, by name; none repeats more than `drop_repeats` leaves of it."""
+    """Every way to decode, by name."""
     once = {"num_steps": 10, "rewrite_only_remasked": True, "drop_repeats": False}
     anew = {"num_steps": 10, "drop_repeats": False}
     noise = {**anew, "start": StartWithRandom(), "replace": ReplaceWithRandom()}
@@ -48,29 +48,33 @@ def ways() -> dict[str, Refinement]:
         for steps in (2, 3, 4, 5, 7, 10)
     }
     found |= {f"PaDIR, {steps} step{'s' if steps > 1 else ''}": Refinement(steps) for steps in (1, 2, 4, 10)}
-    found |= {f"threshold {each}": Refinement(**once, remask=RemaskBelowThreshold(each)) for each in THRESHOLDS}
-    found |= {f"entropy bound {each}": Refinement(**once, remask=RemaskBeyondEntropyBound(each)) for each in BOUNDS}
     for each in THRESHOLDS:
         remask = RemaskBelowThreshold(each)
-        found |= {
-            f"threshold {each} with credit": Refinement(**once, remask=remask, credit=Credit()),
-            f"threshold {each}, every position anew": Refinement(**anew, remask=remask),
-            f"threshold {each} or stutter, every position anew": Refinement(
-                **anew, remask=RemaskAny((remask, RemaskStutter()))
-            ),
-            f"threshold {each}, random start and noise": Refinement(**noise, remask=remask),
-        }
+        found[f"threshold {each}"] = Refinement(**once, remask=remask)
+        found[f"threshold {each} with credit"] = Refinement(**once, remask=remask, credit=Credit())
+        found[f"threshold {each}, every position anew"] = Refinement(**anew, remask=remask)
     for each in BOUNDS:
-        stop = StopWhenAll((StopWhenStable(), StopWhenCertain(0.1)))
-        remask = RemaskBeyondEntropyBound(each)
-        found |= {
-            f"entropy bound {each}, random start and noise, annealed, stable and certain": Refinement(
-                **noise, remask=remask, stop=stop, sampling=AnnealedSampling(0.5, 0.0)
-            ),
-            f"entropy bound {each}, every position anew, stable and certain": Refinement(
-                **anew, remask=remask, stop=stop
-            ),
-        }
+        found[f"entropy bound {each}"] = Refinement(**once, remask=RemaskBeyondEntropyBound(each))
+    stop = StopWhenAll((StopWhenStable(), StopWhenCertain(0.1)))
+    found["threshold 0.5 or stutter, every position anew"] = Refinement(
+        **anew, remask=RemaskAny((RemaskBelowThreshold(0.5), RemaskStutter()))
+    )
+    found["entropy bound 4.0, every position anew, until stable and certain"] = Refinement(
+        **anew, remask=RemaskBeyondEntropyBound(4.0), stop=stop
+    )
+    found["PaDIR, 10 steps, random start"] = Refinement(10, start=StartWithRandom())
+    for each in (0.5, 0.8):
+        found[f"threshold {each}, random start and noise"] = Refinement(**noise, remask=RemaskBelowThreshold(each))
+        found[f"threshold {each}, random start, once"] = Refinement(
+            **once, start=StartWithRandom(), replace=ReplaceWithRandom(), remask=RemaskBelowThreshold(each)
+        )
+    for each in (1.0, 4.0):
+        found[f"entropy bound {each}, random start and noise, annealed, until stable and certain"] = Refinement(
+            **noise,
+            remask=RemaskBeyondEntropyBound(each),
+            stop=stop,
+            sampling=AnnealedSampling(0.5, 0.0),
+        )
     return found
 
 

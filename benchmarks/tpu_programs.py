@@ -63,6 +63,8 @@ SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     "PaDIR 4 x 1, int8": (refinement(1), "int8", (6, 6), 0),
     "PaDIR 4 x 5, int8": (refinement(5), "int8", (6, 6), 0),
     "AR greedy, int8": (Autoregressive(**ROOM), "int8", (6, 6), 0),
+    "PaDIR 9-3, 4 x 1": (refinement(1), None, (9, 3), 0),
+    "PaDIR 12-1, 4 x 1": (refinement(1), None, (12, 1), 0),
     "AR 12-1 greedy": (Autoregressive(**ROOM), None, (12, 1), 0),
     "AR 12-1 greedy, int8": (Autoregressive(**ROOM), "int8", (12, 1), 0),
     "PaDIR 4 x 1, 8 candidates": (replace(refinement(1), candidates=8), None, (6, 6), 1),

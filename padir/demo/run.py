@@ -168,7 +168,7 @@ def _train_all(phases: Phases, config: DemoConfig, folders: dict[str, str]) -> N
         # Both students need the same compiled programs; the second student takes them from the cache.
         phases.run(
             f"train {Path(folders[student]).name}",
-            lambda data=data, student=student: _train_student(
+            lambda data=data, student=student: train_student(
                 config, folders[data], folders[student], folders["teacher"]
             ),
         )
@@ -204,9 +204,38 @@ def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
     )
 
 
-def _train_student(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
+def train_student(
+    config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str, *, causal_stage: bool = False
+) -> None:
+    """Trains a PaDIR model as the demo does, or goes on where its run ended.
+
+    Args:
+      config: the demo's settings.
+      data_dir: a prepared or distilled set.
+      run_dir: the run directory to write.
+      teacher_dir: run directory of the autoregressive model that it starts from.
+      causal_stage: as `PadirModel.causal_stage`.
+    """
     with _compilation_cache(Path(run_dir).parent / "compiled"):
-        _train_padir(config, data_dir, run_dir, teacher_dir)
+        _train(
+            config,
+            data_dir,
+            run_dir,
+            lambda ids: PadirModel(
+                ids,
+                config.network,
+                config.max_length,
+                config.max_length,
+                loss=LossConfig(length_loss_weight=config.length_loss_weight),
+                corruption=config.corruption,
+                num_stages=config.num_stages,
+                relative_length=config.relative_length,
+                causal_stage=causal_stage,
+            ),
+            config.student_steps,
+            config.student_optimizer,
+            initialize_from=teacher_dir,
+        )
 
 
 @contextlib.contextmanager
@@ -218,27 +247,6 @@ def _compilation_cache(folder: Path) -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
-
-
-def _train_padir(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str) -> None:
-    _train(
-        config,
-        data_dir,
-        run_dir,
-        lambda ids: PadirModel(
-            ids,
-            config.network,
-            config.max_length,
-            config.max_length,
-            loss=LossConfig(length_loss_weight=config.length_loss_weight),
-            corruption=config.corruption,
-            num_stages=config.num_stages,
-            relative_length=config.relative_length,
-        ),
-        config.student_steps,
-        config.student_optimizer,
-        initialize_from=teacher_dir,
-    )
 
 
 def _train(

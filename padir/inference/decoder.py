@@ -17,8 +17,10 @@ from padir.errors import PadirError
 from padir.inference.program import Program, decode_program, unpack
 from padir.models import padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.causal_mode import causal_params
 from padir.models.helper import Helper
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
+from padir.models.padir import PadirModel
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import fastest_type
@@ -71,6 +73,9 @@ class Decoder:
             unknown.
         """
         compute_type = fastest_type.resolved("compute_type", compute_type)
+        self.verifies_itself = helper is None and isinstance(model, PadirModel) and model.causal_stage
+        if self.verifies_itself:
+            helper = Verifier(model.causal_mode, causal_params(params))
         if helper is not None:
             if isinstance(model, AutoregressiveModel):
                 raise PadirError(
@@ -109,7 +114,7 @@ class Decoder:
         It is 4-step refinement for a PaDIR model, greedy for an autoregressive one, and verified decoding for a PaDIR
         model with a verifier.
         """
-        if isinstance(self.helper, Verifier):
+        if isinstance(self.helper, Verifier) and not self.verifies_itself:
             return Verified()
         return DECODE_CONFIGS[type(self.model)][0]()
 
@@ -177,16 +182,19 @@ class Decoder:
         """
         decode = self.default_decode if decode is None else decode
         fitting = DECODE_CONFIGS[type(self.model)]
+        if self.verifies_itself:
+            fitting += DECODE_CONFIGS[AutoregressiveModel]
         if not isinstance(decode, fitting):
             raise PadirError(
                 f"decode: {type(decode).__name__} does not fit a {type(self.model).__name__}; "
                 f"use {' or '.join(config.__name__ for config in fitting)}"
             )
         verifies, has_verifier = isinstance(decode, Verified), isinstance(self.helper, Verifier)
-        if verifies != has_verifier:
+        if verifies != has_verifier and not self.verifies_itself:
             raise PadirError(
                 "decode: Verified needs an autoregressive model that verifies; give verify_with to "
-                "padir translate, padir evaluate, padir.load or a System with run_dir"
+                "padir translate, padir evaluate, padir.load or a System with run_dir, or train with "
+                "PadirModel.causal_stage = True"
                 if verifies
                 else f"decode: {type(decode).__name__} verifies nothing; use Verified, or leave verify_with out"
             )

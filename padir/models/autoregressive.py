@@ -51,13 +51,27 @@ class AutoregressiveModel(BaseModel):
         network = self.module(params).network
         source, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
         of_encoder, of_decoder = subkeys(rng.stream(key, "dropout") if train else None, 2)
-        encoded = network.encode(source, of_encoder)
+        logits = self.target_logits(network, self.encode(network, source, of_encoder), source, targets, of_decoder)
+        weights = (targets != PAD_ID).astype(jnp.float32)
+        loss, _, metrics = self._stage_metrics("stage_1", logits, targets, weights)
+        return loss, {**metrics, "loss": loss}
+
+    def encode(self, network: EncoderDecoder, source: Array, dropout_key: Array | None = None) -> Array:
+        """Source [B, Ls] int32 → encoder output [B, Ls, E], by `network` of `module`."""
+        return network.encode(source, dropout_key)
+
+    def target_logits(
+        self,
+        network: EncoderDecoder,
+        encoded: Array,
+        source: Array,
+        targets: Array,
+        dropout_key: Array | None = None,
+    ) -> Array:
+        """Logits [B, Lt, V] of targets [B, Lt] int32, each given those before it (teacher forcing)."""
         plan = network.plan(encoded, source, targets.shape[1])
         inputs = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=autoregressive.START_ID)
-        hidden = network.decode(inputs, plan, dropout_key=of_decoder).hidden
-        weights = (targets != PAD_ID).astype(jnp.float32)
-        loss, _, metrics = self._stage_metrics(1, network.logits(hidden), targets, weights)
-        return loss, {**metrics, "loss": loss}
+        return network.logits(network.decode(inputs, plan, dropout_key=dropout_key).hidden)
 
     def decode(
         self,
@@ -90,7 +104,7 @@ class AutoregressiveModel(BaseModel):
             )
         network = self.module(params).network
         max_length = config.max_length(source.shape[1], self.max_target_length)
-        plan = network.plan(network.encode(source), source, max_length)
+        plan = network.plan(self.encode(network, source), source, max_length)
 
         def step(last: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
             output = network.decode(last[:, None], plan, cache)

@@ -17,7 +17,7 @@ PARAMETER_AXES: tuple[tuple[str, LogicalAxes], ...] = (
     (r"network/token_embedder/embedding", ("vocab", "embed")),
     (r"network/logits_dense/weight", ("vocab", "embed")),
     (r"network/decoder/abs_pos_embed/embedding", (None, "embed")),
-    (r"network/(encoder|decoder)/relpos_bias/rel_embedding", ("heads", None)),
+    (r"(network/(encoder|decoder)/|causal_)relpos_bias/rel_embedding", ("heads", None)),
     (r"network/(encoder|decoder)/(layers/\d+/\w+_layer_norm|(encoder|decoder)_norm)/scale", (None,)),
     (r"network/(encoder|decoder)/layers/\d+/\w*attention/(query|key|value)/weight", ("heads", "embed")),
     (r"network/(encoder|decoder)/layers/\d+/\w*attention/out/weight", ("embed", "heads")),

@@ -29,7 +29,12 @@ Metrics = dict[str, Array]
 # them computes can only be frozen together with those.
 PART_PATHS = {
     "encoder": (("network", "encoder"), ("network", "token_embedder")),
-    "decoder": (("network", "decoder"), ("network", "logits_dense"), ("network", "token_embedder")),
+    "decoder": (
+        ("network", "decoder"),
+        ("network", "logits_dense"),
+        ("network", "token_embedder"),
+        ("causal_relpos_bias",),
+    ),
     "length_predictor": (("length_predictor",),),
     "rejecter": (("rejecter",),),
 }
@@ -239,7 +244,7 @@ class BaseModel:
         return loss * share, {name: value * share for name, value in metrics.items()}
 
     def _stage_metrics(
-        self, stage: int, logits: Array, targets: Array, weights: Array, total: Array | None = None
+        self, stage: str, logits: Array, targets: Array, weights: Array, total: Array | None = None
     ) -> tuple[Array, Array, Metrics]:
         """One stage's mean loss (over `total` weights, those given by default), its argmax [B, Lt], its metrics."""
         log_z, largest, prediction = _statistics(logits)
@@ -249,7 +254,7 @@ class BaseModel:
         loss = losses.weighted_mean(per_token, weights, total)
         hits = losses.hits(logits, targets, largest).astype(jnp.float32)
         accuracy = losses.weighted_mean(hits, weights, total)
-        return loss, prediction, {f"loss/stage_{stage}": loss, f"token_accuracy/stage_{stage}": accuracy}
+        return loss, prediction, {f"loss/{stage}": loss, f"token_accuracy/{stage}": accuracy}
 
 
 def _statistics(logits: Array) -> tuple[Array, Array, Array]:

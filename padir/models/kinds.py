@@ -11,6 +11,6 @@ from padir.models.padir import PadirModel
 
 Model = PadirModel | AutoregressiveModel
 DecodeConfig = Refinement | Verified | Autoregressive | BeamSearch
-# What each model decodes with, its default first.
+# What each model decodes with, its default first. A PaDIR model with a causal mode decodes with all.
 DECODE_CONFIGS = {PadirModel: (Refinement, Verified), AutoregressiveModel: (Autoregressive, BeamSearch)}
 MODELS = {"padir": PadirModel, "autoregressive": AutoregressiveModel}

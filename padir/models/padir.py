@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +12,18 @@ from flax import nnx
 
 from padir import rng
 from padir.checks import whole
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models import padir_decoding, verification
 from padir.models.base import BaseModel, Batch, Metrics
+from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
-from padir.nn.layers import Dense, subkeys
+from padir.nn.layers import Dense, RelativePositionBias, subkeys
 from padir.nn.length import (
     LENGTH_PREDICTORS,
     AffineLengthPredictor,
@@ -60,6 +65,8 @@ class _Padir(nnx.Module):
             self.length_predictor = FertilityLengthPredictor(longest, features, rngs=rngs)
         if model.rejecter:
             self.rejecter = Rejecter(features, rngs)
+        if model.causal_stage:
+            self.causal_relpos_bias = RelativePositionBias(model.network.num_heads, bidirectional=False, rngs=rngs)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class PadirModel(BaseModel):
         in the paper. 'affine': the source's length. 'fertility': a sum over source tokens. 'oracle': nothing; the
         caller gives lengths, and training has no length loss.
       rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
+      causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
+        decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()
@@ -83,6 +92,7 @@ class PadirModel(BaseModel):
     relative_length: bool = False
     length_predictor: str = "token"
     rejecter: bool = False
+    causal_stage: bool = False
 
     def __post_init__(self):
         if self.length_predictor not in LENGTH_PREDICTORS:
@@ -113,8 +123,18 @@ class PadirModel(BaseModel):
 
     @property
     def decoder_passes(self) -> int:
-        """One a training stage."""
-        return self.num_stages
+        """One a training stage, the causal one included."""
+        return self.num_stages + self.causal_stage
+
+    @cached_property
+    def causal_mode(self) -> CausalMode:
+        """The model that `causal_stage` trains beside this one; its parameters are `causal_params` of this one's."""
+        if not self.causal_stage:
+            raise PadirError("PadirModel.causal_stage: this model was trained without; it has no causal mode")
+        network = dataclasses.replace(self.network, causal=True, positional_attention=False)
+        has_token = self.length_predictor == "token"
+        longest = (self.max_source_length, self.max_target_length)
+        return CausalMode(self.ids, network, *longest, self.loss, length_token=has_token)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -137,6 +157,8 @@ class PadirModel(BaseModel):
 
     def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
         """The training objective L = 1/S Σ L^(s) + length loss + rejecter loss (paper section 4.2.2.2).
+
+        With `causal_stage` the causal loss is one of S + 1 terms of the mean.
 
         Args:
           params: parameters.
@@ -183,7 +205,7 @@ class PadirModel(BaseModel):
         """The share that some rows have in the loss and metrics of a batch; see `BaseModel.loss_share`."""
         module = self.module(params)
         source, targets = features["encoder_input_tokens"], features["decoder_target_tokens"]
-        dropout_keys = subkeys(rng.stream(key, "dropout") if train else None, 1 + self.num_stages)
+        dropout_keys = subkeys(rng.stream(key, "dropout") if train else None, 1 + self.decoder_passes)
 
         # The encoder, the cross-attention keys and the positional weights are the same in every stage.
         encoded, length_logits = self.encode(params, source, dropout_keys[0])
@@ -195,8 +217,8 @@ class PadirModel(BaseModel):
         for stage in range(1, self.num_stages + 1):
             hidden = module.network.decode(inputs, plan, dropout_key=dropout_keys[stage]).hidden
             logits, total = module.network.logits(hidden), totals["first" if stage == 1 else "tokens"]
-            loss, prediction, stage_metrics = self._stage_metrics(stage, logits, targets, weights, total)
-            objective = objective + loss / self.num_stages
+            loss, prediction, stage_metrics = self._stage_metrics(f"stage_{stage}", logits, targets, weights, total)
+            objective = objective + loss / self.decoder_passes
             metrics.update(stage_metrics)
             if self.rejecter:
                 right = prediction == targets
@@ -207,6 +229,12 @@ class PadirModel(BaseModel):
                 # An argmax has no gradient, so nothing flows back through the hand-over.
                 inputs = corruption.hand_over(features[_noise_name(stage + 1)], prediction, targets)
                 weights = inside
+        if self.causal_stage:
+            causal = self.causal_mode.module(causal_params(params)).network
+            logits = self.causal_mode.target_logits(causal, encoded, source, targets, dropout_keys[-1])
+            loss, _, found = self._stage_metrics("causal", logits, targets, inside, totals["tokens"])
+            objective = objective + loss / self.decoder_passes
+            metrics.update(found)
         if length_logits is not None:
             loss, found = self._length_metrics(length_logits, targets, totals["rows"])
             objective = objective + self.loss.length_loss_weight * loss
@@ -229,14 +257,27 @@ class PadirModel(BaseModel):
         params: PyTree,
         source: Array,
         key: Array,
-        config: Refinement | Verified,
+        config: Refinement | Verified | Autoregressive | BeamSearch,
         num_steps: Array | None = None,
         *,
         lengths: Array | None = None,
         rescorer: Rescorer | None = None,
         verifier: Verifier | None = None,
     ) -> Hypotheses:
-        """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`."""
+        """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`.
+
+        A model with a causal mode takes that as its verifier, and decodes with `Autoregressive` and `BeamSearch` by it.
+        """
+        own = verifier is not None and self.causal_stage and verifier.model == self.causal_mode
+        if own and isinstance(config, Autoregressive | BeamSearch):
+            return verifier.model.decode(verifier.params, source, key, config, lengths=lengths)
+        if isinstance(config, Autoregressive | BeamSearch):
+            raise PadirError(
+                f"decode: {type(config).__name__} needs an autoregressive model, or a PaDIR model trained with "
+                "causal_stage as its own verifier"
+            )
+        if own and not isinstance(config, Verified):
+            verifier = None
         if isinstance(config, Verified) != (verifier is not None):
             raise PadirError("decode: Verified and a verifier need each other; give both or neither")
         if isinstance(config, Verified):

@@ -32,7 +32,7 @@ class Rescorer(Helper):
         """
         network = self.model.module(self.params).network
         rows = tokens.reshape(-1, tokens.shape[-1])
-        plan = network.plan(network.encode(source), source, rows.shape[1])
+        plan = network.plan(self.model.encode(network, source), source, rows.shape[1])
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
         log_probs = log_probabilities(network.logits(network.decode(inputs, plan).hidden), self.model.ids)
         chosen = jnp.take_along_axis(log_probs, rows[..., None], axis=-1)[..., 0]

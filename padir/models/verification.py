@@ -90,7 +90,9 @@ def decode(
     of_start, of_rounds, of_rest = jax.random.split(key, 3)
 
     reading = verifier.model.module(verifier.params).network
-    plan = reading.plan(reading.encode(source), source, room)
+    # A model that verifies its own drafts has encoded the source already.
+    own = model.causal_stage and verifier.model == model.causal_mode
+    plan = reading.plan(encoded if own else verifier.model.encode(reading, source), source, room)
     drafting = model.module(params).network
     sources = drafting.plan_of_sources(encoded, source)
 

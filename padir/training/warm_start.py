@@ -8,6 +8,8 @@ from jax.sharding import Mesh
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.interop.matching import fill_rows
+from padir.models.axes import path_name
+from padir.models.causal_mode import RELATIVE_POSITIONS
 from padir.nn.layers import rebucketed
 from padir.nn.network import NetworkConfig
 from padir.runs.convert import open_model
@@ -22,7 +24,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     """Replaces the parameters that the model in `source` also has by those of that model.
 
     A causal decoder and a parallel one use different buckets of relative positions. Between these two kinds, each
-    bucket of the new model takes the bias that the other model has learnt for its distance (`layers.rebucketed`).
+    bucket of the new model takes the bias that the other model has learnt for its distance (`layers.rebucketed`). A
+    causal mode of the new model takes those of a causal decoder as they are.
 
     Args:
       params: freshly initialized parameters, nested dict of float32 arrays.
@@ -46,11 +49,14 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             f"{network.mlp_activation}; set NetworkConfig.mlp_activation to match"
         )
     given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (opened.params, params))
+    biases = next((path for path in given if path_name(path).endswith("decoder/relpos_bias/rel_embedding")), None)
     fresh = []
 
     def choose(path, leaf):
         """Returns the parameter of the source at `path` if it has one, else the fresh one."""
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = path_name(path)
+        if name.startswith(RELATIVE_POSITIONS) and path not in given and biases and opened.model.network.causal:
+            return jax.device_put(given[biases], leaf.sharding)
         if path not in given:
             fresh.append(name)
             return leaf
@@ -68,7 +74,7 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
         return jax.device_put(given[path], leaf.sharding)
 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
-    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in given.keys() - leaves.keys()}
+    names = {path_name(path) for path in given.keys() - leaves.keys()}
     unused = f"; {len(names)} parameters there are unused ({_some(sorted(names))})" if names else ""
     say(f"starting from {source}; {len(fresh)} parameters are initialized randomly ({', '.join(fresh)}){unused}")
     return chosen

@@ -18,6 +18,7 @@ from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
 from padir.errors import PadirError, Preempted
 from padir.metrics.writers import read_metrics
+from padir.models.causal_mode import causal_params
 from padir.models.padir import PadirModel
 from padir.nn.layers import rebucketed
 from padir.runs.checkpoints import Checkpointer
@@ -567,6 +568,17 @@ def test_starting_from_a_teacher(tiny, vocabulary, parallel, capfd):
     }
     assert teacher.keys() <= started.keys()
     assert f"starting from {tiny.ar}; 7 parameters are initialized randomly (" in capfd.readouterr().err
+
+
+def test_a_causal_mode_starts_as_the_teacher_itself(tiny, vocabulary, parallel):
+    """Its own table of relative positions is the teacher's, too."""
+    joint, mesh = dataclasses.replace(tiny.model()(TokenIds(300)), causal_stage=True), make_mesh()
+    begun = start_from(joint.init(1), str(tiny.ar), vocabulary, mesh, network=parallel)
+    with Checkpointer(tiny.ar, read_only=True) as checkpointer:
+        abstract = jax.eval_shape(tiny.model("ar")(TokenIds(300)).init, 0)
+        teacher = checkpointer.restore_params(abstract, mesh)
+    assert jax.tree.structure(causal_params(begun)) == jax.tree.structure(teacher)
+    jax.tree.map(np.testing.assert_array_equal, causal_params(begun), teacher)
 
 
 def test_train_starts_from_another_run_only_once(tiny, tmp_path):

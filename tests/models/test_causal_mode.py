@@ -1,0 +1,140 @@
+"""One network in both modes: a PaDIR model that also learns the causal objective."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_models
+
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
+from padir.errors import PadirError
+from padir.inference.decoder import Decoder
+from padir.models.autoregressive import AutoregressiveModel
+from padir.models.causal_mode import CausalMode, causal_params
+from padir.models.padir import PadirModel
+from padir.models.verification import Verifier
+from tests.numerics import assert_close
+
+PLAIN = tiny_models.PADIR
+JOINT = dataclasses.replace(PLAIN, causal_stage=True)
+IDS, KEY = PLAIN.ids, jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return tiny_models.sharpen(JOINT.init(5))
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return [[5, 6, 7, 1], [9, 8, 7, 6, 5, 4, 1], [4, 1], [11, 12, 13, 14, 15, 1]]
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rows = np.array(tiny_models.rows(4, 9, ids=IDS))
+    return {"encoder_input_tokens": jnp.asarray(rows), "decoder_target_tokens": jnp.asarray(rows[:, ::-1] * (rows > 0))}
+
+
+def test_the_causal_mode_has_the_parameters_of_an_autoregressive_model(params):
+    """All of them are the PaDIR model's own arrays, but for its own table of relative positions."""
+    ours = causal_params(params)
+    assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, JOINT.causal_mode.init(0))
+    assert ours["network"]["decoder"]["relpos_bias"] is params["causal_relpos_bias"]
+    assert ours["network"]["decoder"]["layers"][0]["mlp"] is params["network"]["decoder"]["layers"][0]["mlp"]
+    more = JOINT.parameter_count() - PLAIN.parameter_count()
+    assert more == params["causal_relpos_bias"]["rel_embedding"].size
+
+
+def test_the_loss_is_a_mean_over_all_stages(params, batch):
+    loss, metrics = jax.jit(lambda p: JOINT.loss_and_metrics(p, batch, KEY, False))(params)
+    terms = [metrics[f"loss/{name}"] for name in ("stage_1", "stage_2", "causal")]
+    assert_close(loss, sum(terms) / 3 + metrics["loss/length"], 1e-6)
+    alone, said = jax.jit(lambda p: JOINT.causal_mode.loss_and_metrics(causal_params(p), batch, KEY, False))(params)
+    assert_close(metrics["loss/causal"], alone, 1e-5)
+    assert_close(metrics["token_accuracy/causal"], said["token_accuracy/stage_1"], 1e-6)
+    without = {name: part for name, part in params.items() if name != "causal_relpos_bias"}
+    _, plain = jax.jit(lambda p: PLAIN.loss_and_metrics(p, batch, KEY, False))(without)
+    assert_close(metrics["loss/stage_2"], plain["loss/stage_2"], 1e-6)
+
+
+def test_every_parameter_learns(params, batch):
+    gradient = jax.jit(jax.grad(lambda p: JOINT.loss_and_metrics(p, batch, KEY, False)[0]))(params)
+    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient["causal_relpos_bias"]))
+    assert JOINT.decoder_passes == PLAIN.decoder_passes + 1
+    assert JOINT.training_flops(2, 8, 8) > PLAIN.training_flops(2, 8, 8)
+
+
+def test_a_token_does_not_see_what_follows(params):
+    source, mode = jnp.array([[5, 6, 7, 1]]), JOINT.causal_mode
+    network = mode.module(causal_params(params)).network
+
+    def logits(targets):
+        encoded = mode.encode(network, source)
+        return mode.target_logits(network, encoded, source, jnp.array([targets]))[0]
+
+    one, other = logits([4, 5, 6, 1]), logits([4, 5, 9, 8])
+    assert_close(one[:3], other[:3], 1e-6)
+    assert float(jnp.abs(one[3] - other[3]).max()) > 1e-3
+
+
+def test_the_encoder_is_that_of_the_parallel_mode(params):
+    source = jnp.array([[5, 6, 7, 1, 0], [5, 6, 7, 8, 1]])
+    parallel, _ = JOINT.encode(params, source)
+    network = JOINT.causal_mode.module(causal_params(params)).network
+    assert_close(JOINT.causal_mode.encode(network, source), parallel, 1e-6)
+
+
+@pytest.mark.parametrize("compute_type", [None, "bfloat16"])
+def test_one_model_decodes_in_every_way(params, sources, compute_type):
+    joint = Decoder(JOINT, params, compute_type=compute_type)
+    causal = Decoder(JOINT.causal_mode, causal_params(params), compute_type=compute_type)
+    assert joint.default_decode == Refinement()
+    for decode in (Autoregressive(), BeamSearch(beam_size=3)):
+        joint.checked(decode)
+        found, expected = (each.decode_ids(sources, decode) for each in (joint, causal))
+        assert found.tokens.tolist() == expected.tokens.tolist()
+    greedy = joint.decode_ids(sources, joint.checked(Autoregressive()))
+    verified = joint.decode_ids(sources, joint.checked(Verified(target_buckets=(8,))))
+    assert verified.tokens[:, 0].tolist() == greedy.tokens[:, 0].tolist()
+    assert (verified.rounds[: len(sources)] >= 1).all()
+    without = {name: part for name, part in params.items() if name != "causal_relpos_bias"}
+    plain = Decoder(PLAIN, without, compute_type=compute_type)
+    found, expected = (each.decode_ids(sources, each.checked(Refinement())) for each in (joint, plain))
+    assert found.tokens.tolist() == expected.tokens.tolist()
+
+
+def test_what_has_no_causal_mode_does_not_decode_so(params):
+    without = {name: part for name, part in params.items() if name != "causal_relpos_bias"}
+    with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel; use Refinement or Verified"):
+        Decoder(PLAIN, without).checked(Autoregressive())
+    with pytest.raises(PadirError, match="or train with PadirModel.causal_stage = True"):
+        Decoder(PLAIN, without).checked(Verified())
+    with pytest.raises(PadirError, match="causal_stage: this model was trained without"):
+        _ = PLAIN.causal_mode
+    with pytest.raises(PadirError, match="Autoregressive needs an autoregressive model, or a PaDIR model trained with"):
+        PLAIN.decode(without, jnp.array([[5, 1]]), KEY, Autoregressive())
+
+
+def test_another_verifier_may_verify_it(params, sources):
+    """A joint model with a teacher of its own drafts for that one."""
+    teacher = AutoregressiveModel(IDS, JOINT.causal_mode.network, 12, 12)
+    weights = tiny_models.sharpen(teacher.init(8))
+    drafting = Decoder(JOINT, params, helper=Verifier(teacher, weights))
+    assert drafting.default_decode == Verified() and not drafting.verifies_itself
+    found = drafting.decode_ids(sources, drafting.checked(Verified(target_buckets=(8,))))
+    expected = Decoder(teacher, weights).decode_ids(sources, Autoregressive())
+    assert found.tokens[:, 0].tolist() == expected.tokens[:, 0].tolist()
+    with pytest.raises(PadirError, match="Autoregressive does not fit a PadirModel"):
+        drafting.checked(Autoregressive())
+
+
+def test_without_a_length_token():
+    model = dataclasses.replace(JOINT, length_predictor="affine")
+    assert model.causal_mode.source_prefix == 0 and isinstance(model.causal_mode, CausalMode)
+    assert isinstance(model, PadirModel) and model.causal_mode.max_target_length == model.max_target_length
