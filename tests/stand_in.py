@@ -35,7 +35,7 @@ class StandIn(Translator):
             self.vocabulary.ids, NetworkConfig(num_encoder_layers=1), LONGEST_SOURCE, LONGEST_TARGET
         )
         self.step, self.batches = step, []
-        self.helper, self.compute_type = None, None
+        self.helper, self.verifies_itself, self.compute_type = None, False, None
         self.params = self.decoding_params = {"weights": np.arange(3)}
         self._leaves, self._structure = jax.tree.flatten((self.decoding_params, None))
         self._seconds = seconds_per_batch

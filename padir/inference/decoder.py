@@ -42,6 +42,7 @@ class Decoder:
       model: the configuration of the model.
       params: the trained parameters, nested dict of float32 arrays on all devices of this process.
       helper: the rescorer or verifier, with its parameters on all devices; None without one.
+      verifies_itself: whether the helper is the model's own causal mode.
       decoding_params: the parameters in the form that decoding uses (`BaseModel.for_decoding`).
       compute_type: the type that the factors of products with weights are rounded to; None if they are not rounded.
     """

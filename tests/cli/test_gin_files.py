@@ -1,5 +1,6 @@
 """Every gin file begins with what it claims, parses, and resolves to the objects that it names."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -8,10 +9,16 @@ import snippets
 
 import gin as gin_config
 from padir.cli import config
+from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
+from padir.decoding.initial import StartWithRandom
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear
+from padir.decoding.replacement import ReplaceWithRandom
+from padir.decoding.stopping import StopWhenAll, StopWhenCertain, StopWhenStable
+from padir.decoding.threshold import RemaskBelowThreshold
 from padir.decoding.verified import Verified
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
@@ -148,6 +155,9 @@ def test_a_decode_file_is_what_its_name_says(name):
     decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
     assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
     kind, number = re.fullmatch(r"decode/([a-z_]+?)_?(\d*)\.gin", name).groups()
+    once = {"num_steps": 10, "rewrite_only_remasked": True, "drop_repeats": False}
+    adaptive = Refinement(**once, remask=RemaskBelowThreshold(0.8))
+    by_entropy = Refinement(**once, remask=RemaskBeyondEntropyBound(2.0))
     expected = {
         # The paper's recipe, which is also the default.
         "padir": lambda: Refinement(num_steps=int(number)),
@@ -157,6 +167,17 @@ def test_a_decode_file_is_what_its_name_says(name):
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
         "verified": Verified,
+        "adaptive": lambda: adaptive,
+        "adaptive_entropy": lambda: by_entropy,
+        "adaptive_noise": lambda: dataclasses.replace(
+            by_entropy,
+            start=StartWithRandom(),
+            sampling=AnnealedSampling(0.5, 0.0),
+            remask=RemaskBeyondEntropyBound(4.0),
+            replace=ReplaceWithRandom(),
+            rewrite_only_remasked=False,
+            stop=StopWhenAll((StopWhenStable(), StopWhenCertain(0.1))),
+        ),
     }
     assert decode == expected[kind]()
 
