@@ -67,7 +67,8 @@ def main() -> None:
     for name, (translator, decode) in systems.items():
         translations = decode_examples(translator, examples, decode, batch_size=64, label=name)
         texts[name] = [translation.text for translation in translations]
-        rows[name] = score(translations, examples, data.manifest.checker, with_ter=False)
+        parallel = isinstance(decode, Refinement)
+        rows[name] = score(translations, examples, data.manifest.checker, predicts_length=parallel, with_ter=False)
         rows[name]["parameters"] = translator.model.parameter_count()
         if name in COMPARED:
             other = COMPARED[name]

@@ -2,7 +2,6 @@
 
 import time
 
-import jax
 import numpy as np
 
 from padir.data import vocabulary
@@ -37,7 +36,6 @@ class StandIn(Translator):
         self.step, self.batches = step, []
         self.helper, self.verifies_itself, self.compute_type = None, False, None
         self.params = self.decoding_params = {"weights": np.arange(3)}
-        self._leaves, self._structure = jax.tree.flatten((self.decoding_params, None))
         self._seconds = seconds_per_batch
 
     def decode_ids(self, sources, decode, lengths=None):

@@ -69,12 +69,14 @@ class Asked:
     def cost(self, batch: Batch) -> flops.Cost:
         """FLOPs and bytes of the computation for a batch, padding included; see `decode_cost` and `verified_cost`."""
         if isinstance(self.system.decode, Verified):
-            reading, source = self.system.decoder.helper.model, self.source_width(batch)
+            verifier, source = self.system.decoder.helper, self.source_width(batch)
+            reading = verifier.model
             room = self.system.decode.max_length(source, reading.max_target_length)
             return verified_cost(
                 self.system.model,
                 reading,
                 self.system.decode,
+                encodes_once=verifier.is_own,
                 rows=self.system.decoder.padded_rows(len(batch)),
                 source=source,
                 target=min(room, self.target_width(batch)),

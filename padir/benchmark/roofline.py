@@ -163,13 +163,15 @@ def phases_of(system: Opened, source: int, target: int) -> dict[str, Phase]:
       'step: logits' (the part of a step that computes logits).
     """
     source = source_width(system.model, source)
-    model, params, hypotheses = system.model, system.decoder.decoding_params, system.hypotheses
+    model, params, hypotheses = system.model, system.decoder.inputs(system.decode)[0], system.hypotheses
     network, causal = model.network, isinstance(model, AutoregressiveModel)
     tokens = jnp.full((1, source), UNK_ID + 1, jnp.int32)
     targets = jnp.full((hypotheses, target), UNK_ID + 1, jnp.int32)
 
     def encode(params: PyTree, tokens: Array) -> tuple[Array, Array | None]:
-        return (model.module(params).network.encode(tokens), None) if causal else model.encode(params, tokens)
+        if causal:
+            return model.encode(model.module(params).network, tokens), None
+        return model.encode(params, tokens)
 
     def plan(params: PyTree, encoded: Array, tokens: Array) -> PyTree:
         return model.module(params).network.plan(encoded, tokens, target if causal else targets)

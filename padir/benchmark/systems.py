@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from padir.benchmark.work import rows_per_source
+from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear
@@ -17,7 +18,7 @@ from padir.errors import PadirError
 from padir.inference.decoder import Decoder
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
-from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model
 from padir.nn.fastest_type import AUTO
 from padir.nn.flops import Cost
 from padir.nn.weights import check_compute_type
@@ -68,7 +69,7 @@ def described(model: Model, decode: DecodeConfig, compute_type: str | None) -> s
     shape = "" if layers[0] == layers[1] else f" {layers[0]}-{layers[1]}"
     if isinstance(decode, BeamSearch):
         parts = [f"AR{shape} beam {decode.beam_size}"]
-    elif isinstance(model, AutoregressiveModel):
+    elif isinstance(decode, Autoregressive):
         parts = [f"AR{shape} {'sampled' if decode.sampling.temperature > 0 else 'greedy'}"]
     else:
         parts = _refinement_parts(decode, shape)
@@ -78,7 +79,8 @@ def described(model: Model, decode: DecodeConfig, compute_type: str | None) -> s
 def _refinement_parts(decode: Refinement, shape: str) -> list[str]:
     steps, hypotheses = decode.num_steps, decode.hypotheses_per_source
     mask_predict = decode.rewrite_only_remasked and isinstance(decode.remask, RemaskLinear)
-    parts = [("mask-predict" if mask_predict else "PaDIR") + shape, f"{steps} step{'s' if steps > 1 else ''}"]
+    kind = "mask-predict" if mask_predict else "adaptive PaDIR" if decode.remask.accepts else "PaDIR"
+    parts = [kind + shape, f"{steps} step{'s' if steps > 1 else ''}"]
     if not mask_predict or hypotheses > 1:
         parts.append("1 hypothesis" if hypotheses == 1 else f"{hypotheses} hypotheses")
     if decode.candidates is not None:
@@ -104,8 +106,8 @@ class Opened:
 
     @property
     def model(self) -> Model:
-        """The decoder's."""
-        return self.decoder.model
+        """The one that decodes so; see `decoding_model`."""
+        return decoding_model(self.decoder.model, self.decode)
 
     @property
     def is_autoregressive(self) -> bool:

@@ -53,7 +53,16 @@ def decode_cost(
 
 
 def verified_cost(
-    model: Model, verifier: Model, decode: Verified, *, rows: int, source: int, target: int, room: int, rounds: int
+    model: Model,
+    verifier: Model,
+    decode: Verified,
+    *,
+    rows: int,
+    source: int,
+    target: int,
+    room: int,
+    rounds: int,
+    encodes_once: bool = False,
 ) -> flops.Cost:
     """Returns the work of verified decoding of a batch, padding included, if no row outgrows its draft.
 
@@ -65,9 +74,12 @@ def verified_cost(
       target: tokens that drafts are padded to.
       room: tokens that the verifier's cache has room for.
       rounds: passes of the verifier.
+      encodes_once: whether the verifier reads the drafting model's encoder output.
     """
     drafting, reading = model.network, verifier.network
-    total = flops.encode(drafting, rows, source + model.source_prefix) + flops.encode(reading, rows, source)
+    total = flops.encode(drafting, rows, source + model.source_prefix)
+    if not encodes_once:
+        total += flops.encode(reading, rows, source)
     total += flops.plan(drafting, rows, source, target, prepared=True)
     total += flops.plan(reading, rows, source, room, prepared=True)
     keys = {"source": source, "sources": rows}

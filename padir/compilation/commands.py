@@ -25,7 +25,7 @@ from padir.errors import PadirError
 from padir.files.atomic import write_text
 from padir.inference.decoder import padded_rows, source_width
 from padir.inference.translate import translate_files
-from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model
 from padir.models.padir_decoding import target_buckets
 from padir.nn import fastest_type
 from padir.runs.directory import load_model
@@ -255,6 +255,7 @@ def _add_decode(
     rows, width = padded_rows(batch_size, used), source_width(model, source)
     with tracing_for(job.topology.platform):
         compute_type = fastest_type.resolved("compute_type", compute_type)
+    model = decoding_model(model, decode)
     program = Decode(model, decode, rows, width, used, compute_type, given)
     room = target_width(model, decode, width, target)
     steps = decode.num_steps if isinstance(decode, Refinement) else (target if given else room)

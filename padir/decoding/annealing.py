@@ -18,7 +18,7 @@ class AnnealedSampling:
 
     Attributes:
       temperature: of the first step.
-      final_temperature: of the last step that may run (`Refinement.num_steps`); 0 is greedy.
+      final_temperature: of the last step that may run (`Refinement.num_steps`), as of an only one; 0 is greedy.
     """
 
     temperature: float = 1.0

@@ -49,23 +49,37 @@ def check_buckets(owner: str, buckets: tuple[int, ...]) -> None:
 def check(config: Any) -> None:
     """Raises PadirError for a field of a `Refinement` that is not one of its policies, naming those there are."""
     for name, known in _POLICIES.items():
-        check_one(f"Refinement.{name}", getattr(config, name), known)
+        _check_with_members(f"Refinement.{name}", name, getattr(config, name), known)
 
 
-def check_one(option: str, policy: object, known: tuple[type, ...]) -> None:
+def _check_with_members(option: str, name: str, policy: object, known: tuple[type, ...]) -> None:
+    """`check_one` of a policy, and of those that it combines."""
+    for member in _members(policy):
+        _check_with_members(f"{type(policy).__name__}.policies", name, member, known)
+    check_one(option, policy, known, name)
+
+
+def _members(policy: object) -> tuple:
+    """The policies that one combines."""
+    return policy.policies if isinstance(policy, remasking.RemaskAny | stopping.StopWhenAll) else ()
+
+
+def check_one(option: str, policy: object, known: tuple[type, ...], name: str | None = None) -> None:
     """Refuses what cannot be this policy: a name, a class, a bare function, a policy of another kind.
 
     Args:
       option: the field, as 'Refinement.start'.
       policy: what was given.
       known: our own policies of this kind.
+      name: of the kind, as in `_ASKED`; the field's by default.
 
     Raises:
       PadirError: it is none.
     """
     kinds = (*_POLICIES.values(), acceptance.POLICIES)
     others = tuple(policy for policies in kinds for policy in policies if policy not in known)
-    complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(option.split(".")[-1], ()))
+    name = option.split(".")[-1] if name is None else name
+    complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(name, ()))
     if isinstance(policy, type) or not callable(policy) or isinstance(policy, others) or not complete:
         allowed = ", ".join(f"{each.__name__}()" for each in known)
         found = policy.__name__ if isinstance(policy, type) else repr(policy)
@@ -84,7 +98,8 @@ def check_acceptance(config: Any) -> None:
         return
     if not isinstance(config.credit, Credit):
         raise PadirError(f"Refinement.credit: {config.credit!r} is not None or Credit()")
-    if isinstance(config.remask, RemaskNothing | RemaskStutter | RemaskBeyondEntropyBound | RemaskRejected):
+    blind = RemaskNothing | RemaskStutter | RemaskBeyondEntropyBound | RemaskRejected
+    if all(isinstance(policy, blind) for policy in _members(config.remask) or (config.remask,)):
         raise PadirError(
             f"Refinement.credit: {remask} does not ask how likely a token is; choose another remask policy, such as "
             "RemaskBelowThreshold(), or set the credit to None"

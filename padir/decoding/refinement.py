@@ -129,7 +129,8 @@ class Refinement:
                 "Refinement.num_steps: a remasking schedule needs at least 2 steps; "
                 "for one step use Refinement.remask = RemaskNothing()"
             )
-        if self.parallel_starts > 1 and not self.start.is_random and self.sampling.temperature == 0:
+        draws = self.start.is_random or self.replace.needs_noise or self.sampling.temperature > 0
+        if self.parallel_starts > 1 and not draws:
             raise PadirError(
                 f"Refinement.parallel_starts: {self.parallel_starts} greedy hypotheses of one length from "
                 f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"
@@ -327,6 +328,9 @@ def refinement_step(
     same, credit, seen = proposal == state.proposal, None, log_probs
     if config.credit is not None:
         credit = config.credit.gathered(state.credit, same, log_probs)
+        if config.rewrite_only_remasked:
+            # What a step could not write was not proposed again.
+            credit = jnp.where(state.remasked, credit, state.credit)
         seen = config.credit.raised(log_probs, credit)
     rejecter = None if output is None else output.rejecter_logits
     view = StepView(proposal, seen, inside, state.step, limit, rejecter, state.remasked, written.entropy)

@@ -139,13 +139,7 @@ class RemaskAny(RemaskPolicy):
     policies: tuple[RemaskPolicy, ...]
 
     def __post_init__(self):
-        object.__setattr__(self, "policies", tuple(self.policies))
-        if len(self.policies) < 2:
-            raise PadirError(f"RemaskAny.policies: {len(self.policies)} given, at least two are needed")
-        for policy in self.policies:
-            if isinstance(policy, type) or not hasattr(policy, "changes_with_step"):
-                allowed = ", ".join(f"{each.__name__}()" for each in POLICIES)
-                raise PadirError(f"RemaskAny.policies: {policy!r} is not a policy; choose among {allowed}")
+        object.__setattr__(self, "policies", several("RemaskAny.policies", self.policies))
 
     @property
     def changes_with_step(self) -> bool:
@@ -180,6 +174,14 @@ POLICIES = (
     RemaskRejected,
     RemaskAny,
 )
+
+
+def several(option: str, policies: object) -> tuple:
+    """At least two policies that one combines; `policies.check` looks at each. Raises PadirError for anything else."""
+    if not isinstance(policies, tuple | list) or len(policies) < 2:
+        found = f"{len(policies)} given" if isinstance(policies, tuple | list) else f"{policies!r} is no tuple"
+        raise PadirError(f"{option}: {found}; name at least two policies")
+    return tuple(policies)
 
 
 def before_last(inside: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import jax.numpy as jnp
 
+from padir.decoding.remasking import several
 from padir.decoding.state import StopView
 from padir.errors import PadirError
 from padir.types import Array
@@ -95,13 +96,7 @@ class StopWhenAll(StopPolicy):
     policies: tuple[StopPolicy, ...]
 
     def __post_init__(self):
-        object.__setattr__(self, "policies", tuple(self.policies))
-        if len(self.policies) < 2:
-            raise PadirError(f"StopWhenAll.policies: {len(self.policies)} given, at least two are needed")
-        for policy in self.policies:
-            if isinstance(policy, type) or not hasattr(policy, "needs_entropy") or hasattr(policy, "accepts"):
-                allowed = ", ".join(f"{each.__name__}()" for each in POLICIES)
-                raise PadirError(f"StopWhenAll.policies: {policy!r} is not a policy; choose among {allowed}")
+        object.__setattr__(self, "policies", several("StopWhenAll.policies", self.policies))
 
     @property
     def needs_entropy(self) -> bool:

@@ -30,7 +30,8 @@ def written_by(
 
     Arguments as in `refinement.refinement_step`; `config` is a `Refinement`.
     """
-    progress = state.step / jnp.maximum(limit - 1, 1)
+    # A step that is the only one is the last.
+    progress = jnp.where(limit > 1, state.step / jnp.maximum(limit - 1, 1), 1.0)
 
     def chosen(output: StepOutput) -> tuple[Array, Array]:
         """The token of every position decoded, and its log-probability."""

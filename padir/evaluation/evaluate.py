@@ -12,6 +12,7 @@ from padir.data.bleurt_process import bleurt_scores, check_bleurt
 from padir.data.records import Example, PreparedSet
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation import report, side_by_side
 from padir.evaluation.system_description import describe_system, describe_task
@@ -54,7 +55,8 @@ def decode_examples(
     """
     sources = [example.source_ids for example in examples]
     lengths = None
-    if getattr(translator.model, "length_predictor", None) == "oracle":
+    is_parallel = isinstance(translator.checked(decode), Refinement | Verified)
+    if is_parallel and translator.model.length_predictor == "oracle":
         lengths = [len(example.target_ids) for example in examples]
     with progress(label=label, unit="sentences", total=len(examples)) as bar:
         return translator.translate_ids(sources, decode, batch_size=batch_size, lengths=lengths, done=bar.update)

@@ -17,15 +17,16 @@ from padir.errors import PadirError
 from padir.inference.program import Program, decode_program, unpack
 from padir.models import padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.base import DecodingParams
 from padir.models.causal_mode import causal_params
 from padir.models.helper import Helper
-from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model
 from padir.models.padir import PadirModel
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import fastest_type
 from padir.runtime import host_memory, sharding
-from padir.types import PyTree
+from padir.types import Array, PyTree
 
 # Encoder inputs are padded to the smallest of these lengths that fits, up to the model's longest source.
 SOURCE_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -76,7 +77,7 @@ class Decoder:
         compute_type = fastest_type.resolved("compute_type", compute_type)
         self.verifies_itself = helper is None and isinstance(model, PadirModel) and model.causal_stage
         if self.verifies_itself:
-            helper = Verifier(model.causal_mode, causal_params(params))
+            helper = Verifier(model.causal_mode, causal_params(params), is_own=True)
         if helper is not None:
             if isinstance(model, AutoregressiveModel):
                 raise PadirError(
@@ -91,11 +92,11 @@ class Decoder:
             host_memory.keep_freed()
         self.params, self.helper = jax.device_put((params, helper), sharding.replicated(self._mesh))
         self.decoding_params = model.for_decoding(self.params, compute_type)
-        ready = None if helper is None else self.helper.for_decoding(compute_type)
-        self._leaves, self._structure = jax.tree.flatten((self.decoding_params, ready))
+        self._decoding_helper = None if helper is None else self.helper.for_decoding(compute_type)
         self._key = rng.stream(seed, "decode")
-        # `decode_program` hashes the model and decode configuration on every call, which is slow.
-        self._programs: dict[DecodeConfig, Program] = {}
+        # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
+        # call, which is slow.
+        self._programs: dict[DecodeConfig, tuple[Program, list[Array]]] = {}
 
     @property
     def longest_source(self) -> int:
@@ -157,15 +158,24 @@ class Decoder:
         given = {}
         if lengths is not None:
             shape = np.shape(lengths)
-            if shape[:1] != (len(sources),) or len(shape) > (1 if isinstance(self.model, AutoregressiveModel) else 2):
+            model = decoding_model(self.model, decode)
+            if shape[:1] != (len(sources),) or len(shape) > (1 if isinstance(model, AutoregressiveModel) else 2):
                 raise PadirError(f"lengths have shape {shape}; give one for each of the {len(sources)} sources")
             given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
-        program = self._programs.get(decode)
-        if program is None:
-            program = self._programs[decode] = decode_program(self.model, decode, self._structure)
-        packed, trace = program(self._leaves, placed, self._key, *steps, **given)
+        if decode not in self._programs:
+            leaves, structure = jax.tree.flatten(self.inputs(decode))
+            self._programs[decode] = decode_program(decoding_model(self.model, decode), decode, structure), leaves
+        program, leaves = self._programs[decode]
+        packed, trace = program(leaves, placed, self._key, *steps, **given)
         return unpack(np.asarray(packed), trace)
+
+    def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | None]:
+        """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and its helper."""
+        if not self.verifies_itself or isinstance(decode, Verified):
+            return self.decoding_params, self._decoding_helper
+        # No array is passed that is not needed: each adds latency.
+        return (self.decoding_params if isinstance(decode, Refinement) else self._decoding_helper.params), None
 
     def padded_rows(self, sources: int) -> int:
         """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from padir.data.vocabulary import Vocabulary
+from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
 from padir.errors import PadirError
 from padir.inference.decoder import Decoder, own_mesh
@@ -142,11 +143,11 @@ class Translator(Decoder):
             given = None if lengths is None else [lengths[row] for row in rows]
             hypotheses = self.decode_ids([sources[row] for row in rows], decode, given)
             for position, row in enumerate(rows):
-                results[row] = self._detokenize(hypotheses, position)
+                results[row] = self._detokenize(hypotheses, position, decode)
             done(len(rows))
         return results
 
-    def _detokenize(self, hypotheses: Hypotheses, row: int) -> Translation:
+    def _detokenize(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig) -> Translation:
         every = tuple(
             (self.vocabulary.decode(tokens.tolist()), float(score))
             for tokens, score in zip(hypotheses.tokens[row], hypotheses.scores[row], strict=True)
@@ -154,8 +155,7 @@ class Translator(Decoder):
         text, score = every[0]
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
         # A parallel model chooses the length in advance, so it cannot run into a limit.
-        left_to_right = isinstance(self.model, AutoregressiveModel) or hypotheses.rounds is not None
-        cut_off = left_to_right and EOS_ID not in hypotheses.tokens[row, 0]
+        cut_off = not isinstance(decode, Refinement) and EOS_ID not in hypotheses.tokens[row, 0]
         trace = jax.tree.map(lambda field: field[:, row], hypotheses.trace)
         rounds = None if hypotheses.rounds is None else int(hypotheses.rounds[row, 0])
         return Translation(text, score, steps, length, every, cut_off, rounds, trace)
@@ -184,7 +184,7 @@ def load(
         default the output is that of greedy decoding by this model (`Verified`).
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights, which is faster on some devices
         and changes some translations. 'auto' takes the faster of them, or neither, by the devices at hand, which may
-        take half a second to measure; `Translator.compute_type` says which. None computes as in training.
+        take a second to measure; `Translator.compute_type` says which. None computes as in training.
 
     Raises:
       PadirError: a path holds no model, vocabularies differ or are missing, or an option does not suit the model.

@@ -14,3 +14,9 @@ DecodeConfig = Refinement | Verified | Autoregressive | BeamSearch
 # What each model decodes with, its default first. A PaDIR model with a causal mode decodes with all.
 DECODE_CONFIGS = {PadirModel: (Refinement, Verified), AutoregressiveModel: (Autoregressive, BeamSearch)}
 MODELS = {"padir": PadirModel, "autoregressive": AutoregressiveModel}
+
+
+def decoding_model(model: Model, decode: DecodeConfig) -> Model:
+    """The model that decodes so: of a PaDIR model with a causal mode, that mode where it decodes from left to right."""
+    left_to_right = isinstance(decode, Autoregressive | BeamSearch)
+    return model.causal_mode if isinstance(model, PadirModel) and model.causal_stage and left_to_right else model

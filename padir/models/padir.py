@@ -12,8 +12,6 @@ from flax import nnx
 
 from padir import rng
 from padir.checks import whole
-from padir.decoding.autoregressive import Autoregressive
-from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
@@ -257,27 +255,14 @@ class PadirModel(BaseModel):
         params: PyTree,
         source: Array,
         key: Array,
-        config: Refinement | Verified | Autoregressive | BeamSearch,
+        config: Refinement | Verified,
         num_steps: Array | None = None,
         *,
         lengths: Array | None = None,
         rescorer: Rescorer | None = None,
         verifier: Verifier | None = None,
     ) -> Hypotheses:
-        """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`.
-
-        A model with a causal mode takes that as its verifier, and decodes with `Autoregressive` and `BeamSearch` by it.
-        """
-        own = verifier is not None and self.causal_stage and verifier.model == self.causal_mode
-        if own and isinstance(config, Autoregressive | BeamSearch):
-            return verifier.model.decode(verifier.params, source, key, config, lengths=lengths)
-        if isinstance(config, Autoregressive | BeamSearch):
-            raise PadirError(
-                f"decode: {type(config).__name__} needs an autoregressive model, or a PaDIR model trained with "
-                "causal_stage as its own verifier"
-            )
-        if own and not isinstance(config, Verified):
-            verifier = None
+        """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`."""
         if isinstance(config, Verified) != (verifier is not None):
             raise PadirError("decode: Verified and a verifier need each other; give both or neither")
         if isinstance(config, Verified):

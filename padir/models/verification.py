@@ -29,6 +29,10 @@ class Verifier(Helper):
     role: ClassVar[str] = "verifier"
     task: ClassVar[str] = "verification"
 
+    # Whether it is the causal mode of the model that drafts (`PadirModel.causal_mode`), with the parameters of that,
+    # so that both read one encoder output.
+    is_own: bool = struct.field(pytree_node=False, default=False)
+
     def for_decoding(self, compute_type: str | None) -> Verifier:
         """With parameters in the form of decoding, so that its output is that of its own greedy decoding."""
         return self.replace(params=self.model.for_decoding(self.params, compute_type))
@@ -90,9 +94,8 @@ def decode(
     of_start, of_rounds, of_rest = jax.random.split(key, 3)
 
     reading = verifier.model.module(verifier.params).network
-    # A model that verifies its own drafts has encoded the source already.
-    own = model.causal_stage and verifier.model == model.causal_mode
-    plan = reading.plan(encoded if own else verifier.model.encode(reading, source), source, room)
+    of_verifier = encoded if verifier.is_own else verifier.model.encode(reading, source)
+    plan = reading.plan(of_verifier, source, room)
     drafting = model.module(params).network
     sources = drafting.plan_of_sources(encoded, source)
 

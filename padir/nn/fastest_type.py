@@ -33,8 +33,8 @@ def resolved(option: str, compute_type: str | None) -> str | None:
       One of `weights.COMPUTE_TYPES`, or None for the type that the model was trained in.
 
     Raises:
-      PadirError: it is unknown, or 'auto' while a program is compiled for devices that are not here, and whose fastest
-        type only measuring could tell.
+      PadirError: it is unknown; or 'auto' on several hosts without TPUs, which could decide differently; or 'auto'
+        while a program is compiled for devices that are not here, and whose fastest type only measuring could tell.
     """
     if compute_type != AUTO:
         check_compute_type(option, compute_type)
@@ -44,6 +44,8 @@ def resolved(option: str, compute_type: str | None) -> str | None:
         return "bfloat16"
     if platform != jax.default_backend():
         raise PadirError(f"{option}: 'auto' has to measure the devices, which are not here; name the type")
+    if jax.process_count() > 1:
+        raise PadirError(f"{option}: with 'auto' each process would decide for itself; name the type")
     extensions = x86_extensions() if platform == "cpu" else frozenset()
     if not extensions:
         return _measured(platform)

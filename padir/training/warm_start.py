@@ -17,6 +17,7 @@ from padir.runtime.distributed import say
 from padir.types import PyTree
 
 # Names of the parameters with a row for each token.
+_DECODER_BIASES = "decoder/relpos_bias/rel_embedding"
 _TABLES = ("token_embedder/embedding", "logits_dense/weight")
 
 
@@ -49,7 +50,9 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             f"{network.mlp_activation}; set NetworkConfig.mlp_activation to match"
         )
     given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (opened.params, params))
-    biases = next((path for path in given if path_name(path).endswith("decoder/relpos_bias/rel_embedding")), None)
+    paths = {path_name(path): path for path in given}
+    biases = next((path for name, path in paths.items() if name.endswith(_DECODER_BIASES)), None)
+    of_causal_mode = paths.get(f"{RELATIVE_POSITIONS}/rel_embedding")
     fresh = []
 
     def choose(path, leaf):
@@ -69,7 +72,9 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:
                 advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
             raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
-        if name.endswith("decoder/relpos_bias/rel_embedding") and opened.model.network.causal != network.causal:
+        if name.endswith(_DECODER_BIASES) and network.causal and of_causal_mode is not None:
+            return jax.device_put(given[of_causal_mode], leaf.sharding)
+        if name.endswith(_DECODER_BIASES) and opened.model.network.causal != network.causal:
             return jax.device_put(rebucketed(given[path], bidirectional=not network.causal), leaf.sharding)
         return jax.device_put(given[path], leaf.sharding)
 

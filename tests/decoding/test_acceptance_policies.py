@@ -117,6 +117,18 @@ class TestCredit:
         assert steps(None) == [3]
         assert steps(Credit(decay=0.5, power=1.0, weight=1.0)) == [2]
 
+    def test_a_token_that_was_kept_gathers_none(self):
+        """A schedule that keeps the first token: its credit stays that of the step that wrote it."""
+        logits = jnp.log(jnp.full((1, 4, 3), 0.2).at[:, :, 2].set(0.6).at[:, 0, 2].set(0.8))
+        config = Refinement(num_steps=2, remask=RemaskLinear(), rewrite_only_remasked=True, credit=Credit())
+        state = refine(lambda _: logits, jnp.array([[M, M, M, 1]]), jnp.array([4]), jnp.ones(1, bool), config)
+        # Of three tokens one is written again: the second, since the first is surer and the third stands further right.
+        once, twice = math.sqrt(0.6), 1.65 * math.sqrt(0.6)
+        shares = jax.nn.softmax(logits[0], axis=-1)[:, 2]
+        assert_close(shares[1], jnp.array(0.6), 1e-6)
+        expected = [math.sqrt(shares[0]), twice, once]
+        assert_close(state.credit[0, :3], jnp.array(expected), 1e-5)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -159,6 +171,13 @@ class TestAnnealing:
         state = refine(lambda _: logits, start, jnp.array([40]), jnp.ones(1, bool), config, key=KEY)
         spread = [len(set(step.tolist())) for step in state.trace.proposals[:, 0]]
         assert spread[0] == 3 and spread[2] == 1 and state.steps_run.tolist() == [3]
+
+    def test_an_only_step_is_the_last(self):
+        logits = jnp.broadcast_to(jnp.array([0.0, -jnp.inf, 1.0, 0.5]), (1, 40, 4))
+        start = jnp.zeros((1, 40), int).at[:, -1].set(1) + 3 * (jnp.arange(40) < 39)
+        config = Refinement(num_steps=1, sampling=AnnealedSampling(50.0), remask=RemaskNothing())
+        state = refine(lambda _: logits, start, jnp.array([40]), jnp.ones(1, bool), config, key=KEY)
+        assert set(state.proposal[0].tolist()) == {2}
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -273,6 +292,14 @@ class TestRefused:
             (
                 {"remask": RemaskAny((RemaskBeyondEntropyBound(), RemaskStutter())), "start": StartWithMaskRange()},
                 "Refinement.remask: RemaskAny accepts positions step by step",
+            ),
+            (
+                {"remask": RemaskAny((RemaskBelowThreshold(), StopWhenStable()))},
+                r"RemaskAny.policies: StopWhenStable\(\) is not a policy; .*, RemaskBelowThreshold\(\), ",
+            ),
+            (
+                {"credit": Credit(), "remask": RemaskAny((RemaskStutter(), RemaskBeyondEntropyBound()))},
+                "Refinement.credit: RemaskAny does not ask how likely a token is",
             ),
             ({"credit": 0.5}, r"Refinement.credit: 0.5 is not None or Credit\(\)"),
             ({"credit": Credit()}, "Refinement.credit: RemaskStutter does not ask how likely a token is"),

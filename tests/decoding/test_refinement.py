@@ -25,7 +25,12 @@ from padir.decoding.remasking import (
     RemaskWorstPercent,
 )
 from padir.decoding.repeats import drop_repeats
-from padir.decoding.replacement import ReplaceWithInitial, ReplaceWithPrevious, ReplaceWithSummedLogits
+from padir.decoding.replacement import (
+    ReplaceWithInitial,
+    ReplaceWithPrevious,
+    ReplaceWithRandom,
+    ReplaceWithSummedLogits,
+)
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import StepOutput
 from padir.decoding.stopping import StopNever, StopPolicy, StopWhenConfident, StopWhenUnchanged
@@ -483,7 +488,8 @@ class TestOptions:
             Refinement(t5x_compat=True, **option)
 
     def test_parallel_starts_need_something_random(self):
-        for option in ({"start": StartWithRandom()}, {"sampling": Sampling(1.0)}):
+        noisy = {"replace": ReplaceWithRandom()}
+        for option in ({"start": StartWithRandom()}, {"sampling": Sampling(1.0)}, noisy):
             assert Refinement(parallel_starts=4, **option).parallel_starts == 4
 
     def test_steps_as_data_leave_one_configuration(self):

@@ -112,7 +112,7 @@ def test_any_of_several():
         (RemaskWorstPercent, 0.0, r"RemaskWorstPercent.percent: 0.0 is not in \(0, 100\]"),
         (RemaskWorstPercent, 101.0, "RemaskWorstPercent.percent: 101.0"),
         (RemaskRejected, 1.0, "RemaskRejected.threshold: 1.0 is not between 0 and 1"),
-        (RemaskAny, (RemaskStutter(),), "RemaskAny.policies: 1 given, at least two are needed"),
+        (RemaskAny, (RemaskStutter(),), "RemaskAny.policies: 1 given; name at least two policies"),
     ],
 )
 def test_bad_values_are_refused(policy, value, message):

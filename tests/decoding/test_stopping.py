@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
+from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskStutter
 from padir.decoding.state import StopView
 from padir.decoding.stopping import (
@@ -76,11 +77,14 @@ def test_an_entropy_is_a_number_of_nats(entropy):
 @pytest.mark.parametrize(
     ("policies", "message"),
     [
-        ((StopNever(),), "1 given, at least two are needed"),
-        ((StopNever(), StopWhenStable), "is not a policy; choose among StopWhenUnchanged"),
+        ((StopNever(),), "1 given; name at least two policies"),
+        (StopNever(), r"StopNever\(\) is no tuple; name at least two policies"),
+        ((StopNever(), StopWhenStable), "StopWhenStable is not a policy; choose one of StopWhenUnchanged"),
         ((StopNever(), RemaskStutter()), r"RemaskStutter\(\) is not a policy"),
+        ((StopNever(), Refinement()), "Refinement.* is not a policy"),
+        ((StopNever(), StopWhenAll((StopNever(), 3))), "3 is not a policy"),
     ],
 )
 def test_what_cannot_be_combined(policies, message):
     with pytest.raises(PadirError, match=f"StopWhenAll.policies: .*{message}"):
-        StopWhenAll(policies)
+        Refinement(stop=StopWhenAll(policies))

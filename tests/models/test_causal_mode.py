@@ -7,16 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
+from flax.traverse_util import flatten_dict
 
+from padir.benchmark.systems import described
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
+from padir.decoding.threshold import RemaskBelowThreshold
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.inference.decoder import Decoder
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.causal_mode import CausalMode, causal_params
-from padir.models.padir import PadirModel
+from padir.models.kinds import decoding_model
 from padir.models.verification import Verifier
 from tests.numerics import assert_close
 
@@ -27,7 +30,8 @@ IDS, KEY = PLAIN.ids, jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def params():
-    return tiny_models.sharpen(JOINT.init(5))
+    # Large weights, so that outputs depend on their sources.
+    return jax.tree.map(lambda leaf: 3.0 * leaf, JOINT.init(5))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,8 @@ def test_the_loss_is_a_mean_over_all_stages(params, batch):
 
 def test_every_parameter_learns(params, batch):
     gradient = jax.jit(jax.grad(lambda p: JOINT.loss_and_metrics(p, batch, KEY, False)[0]))(params)
-    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient["causal_relpos_bias"]))
+    still = [name for name, leaf in flatten_dict(gradient).items() if not float(jnp.abs(leaf).max()) > 0]
+    assert still == []
     assert JOINT.decoder_passes == PLAIN.decoder_passes + 1
     assert JOINT.training_flops(2, 8, 8) > PLAIN.training_flops(2, 8, 8)
 
@@ -90,7 +95,7 @@ def test_the_encoder_is_that_of_the_parallel_mode(params):
     assert_close(JOINT.causal_mode.encode(network, source), parallel, 1e-6)
 
 
-@pytest.mark.parametrize("compute_type", [None, "bfloat16"])
+@pytest.mark.parametrize("compute_type", [None, "bfloat16", "int8"])
 def test_one_model_decodes_in_every_way(params, sources, compute_type):
     joint = Decoder(JOINT, params, compute_type=compute_type)
     causal = Decoder(JOINT.causal_mode, causal_params(params), compute_type=compute_type)
@@ -103,6 +108,7 @@ def test_one_model_decodes_in_every_way(params, sources, compute_type):
     verified = joint.decode_ids(sources, joint.checked(Verified(target_buckets=(8,))))
     assert verified.tokens[:, 0].tolist() == greedy.tokens[:, 0].tolist()
     assert (verified.rounds[: len(sources)] >= 1).all()
+    assert len({tuple(row) for row in greedy.tokens[: len(sources), 0].tolist()}) > 2
     without = {name: part for name, part in params.items() if name != "causal_relpos_bias"}
     plain = Decoder(PLAIN, without, compute_type=compute_type)
     found, expected = (each.decode_ids(sources, each.checked(Refinement())) for each in (joint, plain))
@@ -117,8 +123,6 @@ def test_what_has_no_causal_mode_does_not_decode_so(params):
         Decoder(PLAIN, without).checked(Verified())
     with pytest.raises(PadirError, match="causal_stage: this model was trained without"):
         _ = PLAIN.causal_mode
-    with pytest.raises(PadirError, match="Autoregressive needs an autoregressive model, or a PaDIR model trained with"):
-        PLAIN.decode(without, jnp.array([[5, 1]]), KEY, Autoregressive())
 
 
 def test_another_verifier_may_verify_it(params, sources):
@@ -134,7 +138,38 @@ def test_another_verifier_may_verify_it(params, sources):
         drafting.checked(Autoregressive())
 
 
-def test_without_a_length_token():
+def test_without_a_length_token(sources):
     model = dataclasses.replace(JOINT, length_predictor="affine")
-    assert model.causal_mode.source_prefix == 0 and isinstance(model.causal_mode, CausalMode)
-    assert isinstance(model, PadirModel) and model.causal_mode.max_target_length == model.max_target_length
+    assert model.causal_mode.source_prefix == 0
+    decoder = Decoder(model, tiny_models.sharpen(model.init(2)))
+    greedy, verified = (decoder.decode_ids(sources, each) for each in (Autoregressive(), Verified(target_buckets=(8,))))
+    assert verified.tokens[:, 0].tolist() == greedy.tokens[:, 0].tolist()
+
+
+def test_it_verifies_with_its_own_weights_only(params, sources):
+    """A verifier of the same configuration, but of other weights, encodes the source itself."""
+    others = tiny_models.sharpen(JOINT.init(9))
+    verifier = Verifier(JOINT.causal_mode, causal_params(others))
+    found = Decoder(JOINT, params, helper=verifier).decode_ids(sources, Verified(target_buckets=(8,)))
+    expected = Decoder(JOINT, others).decode_ids(sources, Autoregressive())
+    assert found.tokens[:, 0].tolist() == expected.tokens[:, 0].tolist()
+
+
+def test_a_frozen_decoder_keeps_both_tables():
+    frozen = dataclasses.replace(JOINT, freeze=("decoder",))
+    trained, held = frozen.split_frozen(JOINT.init(0))
+    assert "causal_relpos_bias" in held and "causal_relpos_bias" not in trained
+
+
+def test_names_in_benchmarks():
+    assert described(JOINT, Autoregressive(), None) == "AR greedy"
+    adaptive = Refinement(10, remask=RemaskBelowThreshold())
+    assert described(PLAIN, adaptive, None) == "adaptive PaDIR, 10 steps, 1 hypothesis"
+
+
+def test_lengths_and_limits_are_those_of_the_way_to_decode(params, sources):
+    joint = Decoder(JOINT, params)
+    with pytest.raises(PadirError, match=r"lengths have shape \(4, 2\)"):
+        joint.decode_ids(sources, Autoregressive(), [[3, 4]] * 4)
+    assert isinstance(decoding_model(JOINT, BeamSearch()), CausalMode)
+    assert decoding_model(JOINT, Refinement()) is JOINT and decoding_model(PLAIN, Refinement()) is PLAIN
