@@ -130,7 +130,7 @@ def request_ms(found: dict[str, Any], name: str, statistic: str = "median") -> f
 
 
 def latency_table(found: dict[str, Any], names: list[str], greedy: str, beam: str) -> str:
-    """Median, interval, p99 and operations of systems, and their speed-ups over greedy decoding and beam search."""
+    """Median, interval, p99 and operations of systems, and their speed-ups over two of them."""
     systems = found["systems"]
     median = {name: systems[name]["latency_ms"]["median"] for name in systems}
     rows = []
@@ -139,7 +139,7 @@ def latency_table(found: dict[str, Any], names: list[str], greedy: str, beam: st
         ratios = [times(median[base] / median[name]) for base in (greedy, beam)]
         figures = [number(measured["median"]), interval(measured["median_ci95"]), number(measured["p99"])]
         rows.append([name, *figures, number(systems[name]["gflops"], 1), *ratios])
-    head = ["system", "median ms", "95% interval", "p99 ms", "GFLOP", "over greedy", "over beam 5"]
+    head = ["system", "median ms", "95% interval", "p99 ms", "GFLOP", f"over {greedy}", f"over {beam}"]
     return table(head, rows)
 
 
