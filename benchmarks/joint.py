@@ -4,7 +4,7 @@
 
 Trains one more student on the demo's distilled set, with the causal objective as a further stage
 (`PadirModel.causal_stage`) and everything else as the demo's, into the folder joint_student of the demo. If it is there
-already, it is used as it is. Scores are compared by paired bootstrap.
+already, it is used as it is. Scores are compared by paired bootstrap. Single sentences are timed, systems in turns.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from pathlib import Path
 
 import gin as gin_config
 from padir.benchmark.facts import run_facts
+from padir.benchmark.latency import Asked
+from padir.benchmark.measure import take_turns
+from padir.benchmark.systems import Opened
+from padir.benchmark.workloads import fitting_requests
 from padir.cli import config
 from padir.data.records import PreparedSet
 from padir.decoding.autoregressive import Autoregressive
@@ -76,6 +80,15 @@ def main() -> None:
             rows[name]["against"] = other
             rows[name]["p_value"] = tests["bleu"].to_dict()["p_value"]
             rows[name]["equal"] = sum(a == b for a, b in zip(texts[name], texts[other], strict=True))
+    requests = fitting_requests(examples, data.vocabulary(), settings.max_length)[: settings.latency_sentences]
+    timings = take_turns(
+        {name: Asked(name, Opened(*system)) for name, system in systems.items()},
+        [(request,) for request in requests],
+        repeats=settings.latency_repeats,
+        seed=0,
+    )
+    for name, timing in timings.items():
+        rows[name]["latency_ms"] = timing.to_dict()
     result = {"facts": run_facts(), "sentences": len(examples), "rows": rows}
     write_text(options.output, json.dumps(result, indent=1) + "\n")
     for name, row in rows.items():
@@ -83,7 +96,7 @@ def main() -> None:
             f", p = {row['p_value']:.3f} against {row['against']}, {row['equal']} equal" if "against" in row else ""
         )
         rounds = f", {row['tokens_per_round']:.2f} tokens a round" if "tokens_per_round" in row else ""
-        print(f"{name}: BLEU {row['bleu']:.2f}{rounds}{against}")
+        print(f"{name}: BLEU {row['bleu']:.2f}, {row['latency_ms']['median']:.2f} ms{rounds}{against}")
 
 
 if __name__ == "__main__":
