@@ -12,10 +12,13 @@ import jax
 import numpy as np
 import pytest
 
+import padir
 from padir.data import synthetic
 from padir.data.batching import Buckets, rows_of_step
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.records import PreparedSet
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.verified import Verified
 from padir.errors import PadirError, Preempted
 from padir.metrics.writers import read_metrics
 from padir.models.causal_mode import causal_params
@@ -579,6 +582,25 @@ def test_a_causal_mode_starts_as_the_teacher_itself(tiny, vocabulary, parallel):
         teacher = checkpointer.restore_params(abstract, mesh)
     assert jax.tree.structure(causal_params(begun)) == jax.tree.structure(teacher)
     jax.tree.map(np.testing.assert_array_equal, causal_params(begun), teacher)
+
+
+def test_a_joint_run_from_training_to_text(tiny, vocabulary, tmp_path):
+    """Its run directory tells of the causal mode, which decodes, verifies, and starts autoregressive models."""
+    run = tmp_path / "joint"
+    tiny.train(run, model=lambda ids: dataclasses.replace(tiny.model()(ids), causal_stage=True), num_steps=8)
+    assert "train/loss/causal" in read_metrics(run / "metrics" / "metrics.jsonl")[-1]
+    joint, texts = (
+        padir.load(run),
+        [example.source_text for example in PreparedSet.open(tiny.data).split("test").read([0, 1, 2])],
+    )
+    greedy, verified = (joint.translate(texts, decode) for decode in (Autoregressive(), Verified()))
+    assert [each.text for each in verified] == [each.text for each in greedy]
+    assert [each.cut_off for each in verified] == [each.cut_off for each in greedy]
+    assert [each.rounds for each in greedy] == [None] * 3 and all(each.rounds for each in verified)
+
+    model = tiny.model("ar")(TokenIds(300))
+    begun = start_from(model.init(1), str(run), vocabulary, make_mesh(), network=model.network)
+    jax.tree.map(np.testing.assert_array_equal, begun, causal_params(joint.params))
 
 
 def test_train_starts_from_another_run_only_once(tiny, tmp_path):
