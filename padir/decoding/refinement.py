@@ -24,7 +24,7 @@ from padir.decoding.credit import Credit
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
 from padir.decoding.remasking import RemaskPolicy, RemaskStutter
-from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial, random_pieces
+from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial, noise_of_step
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import (
     LogitsFn,
@@ -325,19 +325,14 @@ def refinement_step(
     if config.rewrite_only_remasked:
         proposal = jnp.where(state.remasked, proposal, state.proposal)
         log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
-    same, credit, seen = proposal == state.proposal, None, log_probs
-    if config.credit is not None:
-        credit = config.credit.gathered(state.credit, same, log_probs)
-        if config.rewrite_only_remasked:
-            # What a step could not write was not proposed again.
-            credit = jnp.where(state.remasked, credit, state.credit)
-        seen = config.credit.raised(log_probs, credit)
+    same = proposal == state.proposal
+    seen, credit = _with_credit(state, same, log_probs, config)
     rejecter = None if output is None else output.rejecter_logits
     view = StepView(proposal, seen, inside, state.step, limit, rejecter, state.remasked, written.entropy)
     remasked = config.remask(view)
     noise = None
     if config.replace.needs_noise:
-        noise = _noise(key, state.step, hypotheses, inside, num_pieces)
+        noise = noise_of_step(key, state.step, hypotheses, inside, num_pieces)
     tokens = jnp.where(remasked, config.replace(ReplaceView(initial, written.read, logits_sum, noise)), proposal)
 
     stop = config.stop(_stop_view(written, tokens, remasked, log_probs, same.all(-1), inside, config))
@@ -363,14 +358,17 @@ def refinement_step(
     return new, output
 
 
-def _noise(key: Array, step: Array, hypotheses: int, inside: Array, num_pieces: int | None) -> Array:
-    """Random pieces for every position in this step: [N, L] int32."""
-    if num_pieces is None:
-        raise PadirError("refine: Refinement.replace draws random pieces; say how many there are in num_pieces")
-    # Sampling draws from the step's own key, and counts hypotheses up from 0: this key is none of its.
-    apart = jax.random.fold_in(jax.random.fold_in(key, step), jnp.uint32(0xFFFFFFFF))
-    pieces = random_pieces(apart, (hypotheses, inside.shape[1]), num_pieces)
-    return jnp.tile(pieces, (inside.shape[0] // hypotheses, 1))
+def _with_credit(
+    state: RefinementState, same: Array, log_probs: Array, config: Refinement
+) -> tuple[Array, Array | None]:
+    """Log-probabilities as remasking sees them, and the credit after this step: [N, L] float32; None without."""
+    if config.credit is None:
+        return log_probs, None
+    credit = config.credit.gathered(state.credit, same, log_probs)
+    if config.rewrite_only_remasked:
+        # What a step could not write was not proposed again.
+        credit = jnp.where(state.remasked, credit, state.credit)
+    return config.credit.raised(log_probs, credit), credit
 
 
 def _stop_view(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from padir.decoding.sampling import argmax
 from padir.decoding.state import ReplaceView
+from padir.errors import PadirError
 from padir.types import EOS_ID, Array
 
 
@@ -81,3 +82,13 @@ def random_pieces(key: Array, shape: tuple[int, int], num_pieces: int) -> Array:
 
     hypotheses, positions = map(jnp.arange, shape)
     return jax.vmap(jax.vmap(at, (None, 0)), (0, None))(hypotheses, positions)
+
+
+def noise_of_step(key: Array, step: Array, hypotheses: int, inside: Array, num_pieces: int | None) -> Array:
+    """Random pieces for every position in this step: [N, L] int32."""
+    if num_pieces is None:
+        raise PadirError("refine: Refinement.replace draws random pieces; say how many there are in num_pieces")
+    # Sampling draws from the step's own key, and counts hypotheses up from 0: this key is none of its.
+    apart = jax.random.fold_in(jax.random.fold_in(key, step), jnp.uint32(0xFFFFFFFF))
+    pieces = random_pieces(apart, (hypotheses, inside.shape[1]), num_pieces)
+    return jnp.tile(pieces, (inside.shape[0] // hypotheses, 1))

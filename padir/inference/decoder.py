@@ -163,10 +163,12 @@ class Decoder:
                 raise PadirError(f"lengths have shape {shape}; give one for each of the {len(sources)} sources")
             given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
-        if decode not in self._programs:
+        known = self._programs.get(decode)
+        if known is None:
             leaves, structure = jax.tree.flatten(self.inputs(decode))
-            self._programs[decode] = decode_program(decoding_model(self.model, decode), decode, structure), leaves
-        program, leaves = self._programs[decode]
+            known = decode_program(decoding_model(self.model, decode), decode, structure), leaves
+            self._programs[decode] = known
+        program, leaves = known
         packed, trace = program(leaves, placed, self._key, *steps, **given)
         return unpack(np.asarray(packed), trace)
 

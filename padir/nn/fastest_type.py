@@ -56,7 +56,7 @@ def resolved(option: str, compute_type: str | None) -> str | None:
 
 @functools.cache
 def _measured(platform: str) -> str | None:
-    """The fastest type by products of decoding on this `platform`, measured in a fraction of a second."""
+    """The fastest type by products of decoding on this `platform`, measured in about a second."""
     seconds = product_seconds()
     fastest = min(COMPUTE_TYPES, key=seconds.__getitem__)
     return fastest if seconds[fastest] * _WORTH_ROUNDING < seconds[None] else None

@@ -164,7 +164,7 @@ class TestAnnealing:
         assert_close(log_probs, self.LOGITS[tokens], 1e-6)
 
     def test_the_loop_knows_which_step_is_its_last(self):
-        """At a temperature near 0 the two choices are always drawn as the model would; at a high one they are not."""
+        """Drawn at a temperature of 50 all three tokens occur; in the last of three steps only the likeliest."""
         logits = jnp.broadcast_to(jnp.array([0.0, -jnp.inf, 1.0, 0.5]), (1, 40, 4))
         start = jnp.zeros((1, 40), int).at[:, -1].set(1) + 3 * (jnp.arange(40) < 39)
         config = Refinement(num_steps=3, sampling=AnnealedSampling(50.0), remask=RemaskNothing(), return_trace=True)
@@ -268,7 +268,7 @@ class TestLoop:
             refine(seen_more_clearly, jnp.array([[M, M, M, M, 1]]), jnp.array([5]), jnp.ones(1, bool), config, key=KEY)
 
     def test_stop_when_stable_and_certain(self):
-        """The proposals are the same from the first step on; in the second the mean entropy falls to 0.42 nats."""
+        """The proposals are the same from the first step on; in the second the mean entropy is below 0.5 nats."""
         options = {"remask": RemaskBelowThreshold(0.9), "rewrite_only_remasked": False, "replace": ReplaceWithRandom()}
 
         def known(tokens):
