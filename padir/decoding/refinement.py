@@ -81,6 +81,8 @@ class Refinement:
       logits_block: on one device, compute the logits of this many positions at a time where only the likeliest token is
         needed. Translations are the same up to rounding, and memory for logits does not grow with the batch. None
         computes the logits of all positions at once; several devices always do.
+      self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), each step reads what the one before
+        expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       target_buckets: padded target lengths, ascending. The smallest that holds the longest predicted length is used.
         The model's longest target is always added.
       return_trace: return every step of every hypothesis.
@@ -111,6 +113,7 @@ class Refinement:
     active_positions: int | None = None
     compact_rows: bool = False
     logits_block: int | None = 512
+    self_conditioning: bool = True
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
     return_attentions: bool = False
@@ -351,6 +354,7 @@ def refinement_step(
         read=None if state.read is None else written.read,
         memory=None if state.read is None else written.memory,
         credit=credit,
+        conditioning=None if state.conditioning is None else output.conditioning,
     )
     if state.trace is not None:
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)

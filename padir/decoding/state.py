@@ -41,6 +41,7 @@ class StepOutput:
       chosen: the likeliest token [N, L] int32 and its log-probability [N, L] float32, where the logits of all positions
         never were there at once (see `shortcuts.greedy_in_blocks`).
       next_candidates: with `chosen`, what the next steps choose among, or None for all tokens.
+      conditioning: [N, L, E], what the next step reads beside its tokens; None without self-conditioning.
     """
 
     logits: Array | None
@@ -51,10 +52,12 @@ class StepOutput:
     memory: PyTree = None
     chosen: tuple[Array, Array] | None = None
     next_candidates: Candidates | None = None
+    conditioning: Array | None = None
 
 
 # tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
-# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory.
+# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory. With self-conditioning
+# also conditioning=[N, L, E], what the step before passed on (zeros in the first step).
 LogitsFn = Callable[..., StepOutput | Array]
 
 
@@ -195,6 +198,7 @@ class RefinementState:
       read: [N, L] int32, the token that each position was last decoded from; None where a step decodes all.
       memory: what `StepOutput.memory` was then, or None likewise.
       credit: [N, L] float32, what each proposed token has gathered (see `Credit`); None without `Refinement.credit`.
+      conditioning: [N, L, E], as `StepOutput.conditioning` of the last step, zeros before the first.
     """
 
     step: Array
@@ -209,6 +213,7 @@ class RefinementState:
     read: Array | None = None
     memory: PyTree = None
     credit: Array | None = None
+    conditioning: Array | None = None
 
 
 @struct.dataclass

@@ -43,7 +43,8 @@ def written_by(
         return shortcuts.choose(output.logits, output.candidates)
 
     def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
-        output, logits_sum = with_callback(as_output(logits_fn(state.tokens)), state, config)
+        passed_on = {} if state.conditioning is None else {"conditioning": state.conditioning}
+        output, logits_sum = with_callback(as_output(logits_fn(state.tokens, **passed_on)), state, config)
         entropies = entropy(output.logits) if config.needs_entropy else None
         return Written(*chosen(output), state.tokens, output.memory, entropies), output, logits_sum
 

@@ -204,9 +204,7 @@ def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
     )
 
 
-def train_student(
-    config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str, *, causal_stage: bool = False
-) -> None:
+def train_student(config: DemoConfig, data_dir: str, run_dir: str, teacher_dir: str, **options: bool) -> None:
     """Trains a PaDIR model as the demo does, or goes on where its run ended.
 
     Args:
@@ -214,7 +212,7 @@ def train_student(
       data_dir: a prepared or distilled set.
       run_dir: the run directory to write.
       teacher_dir: run directory of the autoregressive model that it starts from.
-      causal_stage: as `PadirModel.causal_stage`.
+      **options: what else `PadirModel` learns, such as `causal_stage`.
     """
     with _compilation_cache(Path(run_dir).parent / "compiled"):
         _train(
@@ -230,7 +228,7 @@ def train_student(
                 corruption=config.corruption,
                 num_stages=config.num_stages,
                 relative_length=config.relative_length,
-                causal_stage=causal_stage,
+                **options,
             ),
             config.student_steps,
             config.student_optimizer,

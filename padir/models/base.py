@@ -34,6 +34,7 @@ PART_PATHS = {
         ("network", "logits_dense"),
         ("network", "token_embedder"),
         ("causal_relpos_bias",),
+        ("self_conditioning",),
     ),
     "length_predictor": (("length_predictor",),),
     "rejecter": (("rejecter",),),

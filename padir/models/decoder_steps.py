@@ -25,14 +25,19 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
     def of_all(hidden: Array) -> Array:
         return forbid_reserved(module.network.logits(hidden), model.ids)
 
-    def step(tokens: Array, positions: Array | None = None, memory: PyTree = None) -> StepOutput:
+    def step(
+        tokens: Array, positions: Array | None = None, memory: PyTree = None, conditioning: Array | None = None
+    ) -> StepOutput:
         """tokens [N, L] int32, or [N, k] at `positions` [N, k] beside the `memory` of the others."""
         here, among = chosen, embeddings
         cache = None
         if positions is not None:
             here, among = kv_cache.read((chosen, embeddings), positions, positions.shape[1])
             cache = DecoderCache(memory, positions)
-        output, hidden = decoder_pass(module, tokens, rows.plan, config, cache)
+        output, hidden = decoder_pass(module, tokens, rows.plan, config, cache, conditioning)
+        if conditioning is not None:
+            logits = of_all(hidden)
+            return output.replace(logits=logits, conditioning=module.conditioning(logits))
         if here is None:
             if shortcuts.in_blocks(config, *tokens.shape):
                 said = shortcuts.greedy_in_blocks(of_all, hidden, rows.inside, config)
@@ -68,13 +73,18 @@ def sharing_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, con
 
 
 def decoder_pass(
-    module: nnx.Module, tokens: Array, plan: DecodePlan, config: Refinement, cache: DecoderCache | None = None
+    module: nnx.Module,
+    tokens: Array,
+    plan: DecodePlan,
+    config: Refinement,
+    cache: DecoderCache | None = None,
+    conditioning: Array | None = None,
 ) -> tuple[StepOutput, Array]:
     """One decoder pass, tokens [N, L] int32: what the configuration asks for but logits, and hidden states [N, L, E].
 
-    With a `cache` the tokens are those of its positions.
+    With a `cache` the tokens are those of its positions. `conditioning` [N, L, E] is what the step before passed on.
     """
-    output = module.network.decode(tokens, plan, cache)
+    output = module.network.decode(tokens, plan, cache, conditioning=conditioning)
     step = StepOutput(logits=None)
     if config.remask.needs_rejecter:
         step = step.replace(rejecter_logits=module.rejecter(output.hidden))

@@ -13,6 +13,7 @@ from flax import nnx
 from padir import rng
 from padir.checks import whole
 from padir.decoding.refinement import Refinement
+from padir.decoding.sampling import forbid_reserved
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
@@ -32,7 +33,12 @@ from padir.nn.length import (
 from padir.nn.network import EncoderDecoder
 from padir.objectives import corruption, losses
 from padir.objectives.corruption import CorruptionConfig
+from padir.runtime.sharding import constrain
 from padir.types import PAD_ID, Array, PyTree
+
+
+# Standard deviation of a conditioning at first, where that of an embedding is 1.
+_FIRST_CONDITIONING = 0.1
 
 
 class Rejecter(nnx.Module):
@@ -65,6 +71,20 @@ class _Padir(nnx.Module):
             self.rejecter = Rejecter(features, rngs)
         if model.causal_stage:
             self.causal_relpos_bias = RelativePositionBias(model.network.num_heads, bidirectional=False, rngs=rngs)
+        if model.self_conditioning:
+            # Small at first, so that a warm start is hardly disturbed; zeros would grow too slowly with Adafactor.
+            self.self_conditioning = Dense(
+                features, features, dtype=jnp.dtype(model.network.dtype), rngs=rngs, scale=_FIRST_CONDITIONING
+            )
+
+    def conditioning(self, logits: Array) -> Array:
+        """What the next step adds to its embeddings: logits of a step [N, L, V], -inf where forbidden → [N, L, E].
+
+        The expected embedding is not normed: the less sure the step was, the shorter it is. No gradient flows through
+        it into the step before.
+        """
+        expected = self.network.token_embedder.mean(jax.nn.softmax(logits))
+        return self.self_conditioning(jax.lax.stop_gradient(constrain(expected, "batch", "length", "act_embed")))
 
 
 @dataclass(frozen=True)
@@ -83,6 +103,8 @@ class PadirModel(BaseModel):
       rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
       causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
         decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
+      self_conditioning: each stage but the first also reads the embedding that the one before expected at each position,
+        a mean over all tokens, through a linear map (Chen et al. 2022, "Analog Bits"). Decoding does so step by step.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()
@@ -91,6 +113,7 @@ class PadirModel(BaseModel):
     length_predictor: str = "token"
     rejecter: bool = False
     causal_stage: bool = False
+    self_conditioning: bool = False
 
     def __post_init__(self):
         if self.length_predictor not in LENGTH_PREDICTORS:
@@ -102,6 +125,10 @@ class PadirModel(BaseModel):
         if self.network.causal:
             raise PadirError("PadirModel: NetworkConfig.causal must be False; use AutoregressiveModel instead")
         whole("PadirModel.num_stages", self.num_stages)
+        if self.self_conditioning and self.num_stages == 1:
+            raise PadirError(
+                "PadirModel.self_conditioning: a stage is conditioned on the one before; set PadirModel.num_stages to 2"
+            )
         if self.relative_length and self.length_predictor != "token":
             raise PadirError(
                 f"PadirModel.relative_length: length_predictor {self.length_predictor!r} has no relative form; "
@@ -211,9 +238,10 @@ class PadirModel(BaseModel):
         inputs, weights = features["decoder_input_tokens"], features["decoder_loss_weights"]
         inside = (targets != PAD_ID).astype(jnp.float32)
         metrics: Metrics = {}
-        objective = jnp.zeros((), jnp.float32)
+        objective, conditioning = jnp.zeros((), jnp.float32), None
         for stage in range(1, self.num_stages + 1):
-            hidden = module.network.decode(inputs, plan, dropout_key=dropout_keys[stage]).hidden
+            key = dropout_keys[stage]
+            hidden = module.network.decode(inputs, plan, dropout_key=key, conditioning=conditioning).hidden
             logits, total = module.network.logits(hidden), totals["first" if stage == 1 else "tokens"]
             loss, prediction, stage_metrics = self._stage_metrics(f"stage_{stage}", logits, targets, weights, total)
             objective = objective + loss / self.decoder_passes
@@ -227,6 +255,8 @@ class PadirModel(BaseModel):
                 # An argmax has no gradient, so nothing flows back through the hand-over.
                 inputs = corruption.hand_over(features[_noise_name(stage + 1)], prediction, targets)
                 weights = inside
+                if self.self_conditioning:
+                    conditioning = module.conditioning(forbid_reserved(logits, self.ids))
         if self.causal_stage:
             causal = self.causal_mode.module(causal_params(params)).network
             logits = self.causal_mode.target_logits(causal, encoded, source, targets, dropout_keys[-1])

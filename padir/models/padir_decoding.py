@@ -100,8 +100,20 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, h
         raise PadirError(
             f"Refinement.candidates: {config.candidates} is not below the {model.ids.num_pieces} pieces there are"
         )
+    if conditions_itself(model, config):
+        for option in ("candidates", "active_positions", "t5x_compat"):
+            if getattr(config, option):
+                raise PadirError(
+                    f"Refinement.{option}: not with self-conditioning, which needs all logits of every step; leave it "
+                    "out, or set Refinement.self_conditioning to False"
+                )
     if config.remask.needs_rejecter and not model.rejecter:
         raise PadirError("Refinement.remask: RemaskRejected needs a model trained with PadirModel.rejecter = True")
+
+
+def conditions_itself(model: BaseModel, config: Refinement) -> bool:
+    """Whether each step reads what the one before expected: where the model has learnt to and nobody turns it off."""
+    return model.self_conditioning and config.self_conditioning
 
 
 @struct.dataclass
@@ -172,6 +184,8 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     rows = HypothesisRows(start, inside, plan, job.lengths, job.length_log_probs)
     live = jnp.repeat(job.live, job.lengths.shape[1])
     state = initial_state(start, live, config, plain_step(model, module, rows, config))
+    if conditions_itself(model, config):
+        state = state.replace(conditioning=jnp.zeros((*start.shape, job.encoded.shape[-1]), job.encoded.dtype))
     if config.keep_hypotheses is not None or config.candidates is not None:
         state, rows = _first_step(model, module, job, config, state, rows, sampling_key)
     state = _go_on(model, module, job, config, state, rows, sampling_key)

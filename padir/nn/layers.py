@@ -99,6 +99,11 @@ class Embed(nnx.Module):
         table = self.embedding[...].astype(self.dtype)
         return _of_own_rows(lambda table, x: project(table, x, jnp.dtype("float32")), table, x)
 
+    def mean(self, probabilities: Array) -> Array:
+        """Mean of the rows of the table: weights of each [..., size] float32 → [..., E]."""
+        weights, table = probabilities.astype(self.dtype), self.embedding[...].astype(self.dtype)
+        return _of_own_rows(lambda table, weights: jnp.einsum("...v,ve->...e", weights, table), table, weights)
+
     def prepare(self, compute_type: str | None, *, attended: bool) -> None:
         """Keeps the table in the type it is looked up in, so that no request need convert it.
 

@@ -309,9 +309,8 @@ class EncoderDecoder(nnx.Module):
         if not self.config.positional_attention:
             return bias, None
         if length > self.config.max_positions:
-            most = f"the {self.config.max_positions} learnt positions"
             hint = "shorten the longest target bucket or raise NetworkConfig.max_positions"
-            raise PadirError(f"target length {length} exceeds {most}: {hint}")
+            raise PadirError(f"target length {length} exceeds the {self.config.max_positions} learnt positions: {hint}")
         return bias, self.decoder.positional_logits(length)
 
     def plan_of_targets(
@@ -335,9 +334,11 @@ class EncoderDecoder(nnx.Module):
         plan: DecodePlan,
         cache: DecoderCache | None = None,
         dropout_key: Array | None = None,
+        conditioning: Array | None = None,
     ) -> DecoderOutput:
-        """Target tokens [N, q] int32 → DecoderOutput."""
-        return self.decoder(_residual(self.token_embedder(tokens)), plan, cache, dropout_key)
+        """Target tokens [N, q] int32, and `conditioning` [N, q, E] that is added to their embeddings → DecoderOutput."""
+        x = self.token_embedder(tokens)
+        return self.decoder(_residual(x if conditioning is None else x + conditioning), plan, cache, dropout_key)
 
     def logits(self, hidden: Array) -> Array:
         """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
