@@ -79,7 +79,7 @@ def main() -> None:
     write_text(options.output, json.dumps(result, indent=1) + "\n")
     for row in result["rows"]:
         against = f", p = {row['p_value']:.3f} against the plain student" if "p_value" in row else ""
-        passes = f"{row['mean_steps']:.2f} passes"
+        passes = f"{row['mean_steps_run']:.2f} passes"
         print(
             f"{row['system']}, {row['steps']} steps: BLEU {row['bleu']:.2f}, {passes}, "
             f"{row['latency_ms']['median']:.2f} ms{against}"

@@ -81,7 +81,7 @@ class Refinement:
       logits_block: on one device, compute the logits of this many positions at a time where only the likeliest token is
         needed. Translations are the same up to rounding, and memory for logits does not grow with the batch. None
         computes the logits of all positions at once; several devices always do.
-      self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), each step reads what the one before
+      self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), a step reads what the last one
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       target_buckets: padded target lengths, ascending. The smallest that holds the longest predicted length is used.
         The model's longest target is always added.

@@ -56,8 +56,8 @@ class StepOutput:
 
 
 # tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
-# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory. With self-conditioning
-# also conditioning=[N, L, E], what the step before passed on (zeros in the first step).
+# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory. With
+# self-conditioning also conditioning=[N, L, E], what the last step passed on (zeros in the first).
 LogitsFn = Callable[..., StepOutput | Array]
 
 

@@ -36,7 +36,6 @@ from padir.objectives.corruption import CorruptionConfig
 from padir.runtime.sharding import constrain
 from padir.types import PAD_ID, Array, PyTree
 
-
 # Standard deviation of a conditioning at first, where that of an embedding is 1.
 _FIRST_CONDITIONING = 0.1
 
@@ -103,8 +102,9 @@ class PadirModel(BaseModel):
       rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
       causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
         decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
-      self_conditioning: each stage but the first also reads the embedding that the one before expected at each position,
-        a mean over all tokens, through a linear map (Chen et al. 2022, "Analog Bits"). Decoding does so step by step.
+      self_conditioning: each stage but the first also reads the embedding that the one before expected at each
+        position, a mean over all tokens, through a linear map (after Chen et al. 2022, "Analog Bits"). Decoding does so
+        step by step.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()

@@ -336,7 +336,7 @@ class EncoderDecoder(nnx.Module):
         dropout_key: Array | None = None,
         conditioning: Array | None = None,
     ) -> DecoderOutput:
-        """Target tokens [N, q] int32, and `conditioning` [N, q, E] that is added to their embeddings → DecoderOutput."""
+        """Target tokens [N, q] int32, and what is added to their embeddings [N, q, E] → DecoderOutput."""
         x = self.token_embedder(tokens)
         return self.decoder(_residual(x if conditioning is None else x + conditioning), plan, cache, dropout_key)
 
