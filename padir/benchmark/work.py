@@ -6,7 +6,7 @@ from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.models.kinds import DecodeConfig, Model
-from padir.models.padir_decoding import target_buckets
+from padir.models.padir_decoding import conditions_itself, target_buckets
 from padir.nn import flops
 
 
@@ -47,6 +47,9 @@ def decode_cost(
         positions = kept * queries
         return cost + flops.candidate_logits(network, positions, shortcuts.count(decode.candidates), lists=positions)
 
+    if conditions_itself(model, decode):
+        first += flops.conditioning(network, count * target)
+        first += (steps - 1) * flops.conditioning(network, kept * target)
     whole = min(steps, shortcuts.WHOLE_STEPS)
     some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)

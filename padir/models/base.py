@@ -107,6 +107,11 @@ class BaseModel:
         """How often the decoder runs in an update."""
         return 1
 
+    @property
+    def conditioned_passes(self) -> int:
+        """How many of these are conditioned on the one before."""
+        return 0
+
     def __post_init__(self):
         # The vocabulary decides its own size; whoever builds a model names only the rest.
         for limit in ("max_source_length", "max_target_length"):
@@ -177,7 +182,13 @@ class BaseModel:
     def training_flops(self, batch: int, source: int, target: int) -> int:
         """Operations of one update on a batch padded to `source` and `target` tokens; see `flops.training_step`."""
         return flops.training_step(
-            self.network, batch, source, target, stages=self.decoder_passes, source_prefix=self.source_prefix
+            self.network,
+            batch,
+            source,
+            target,
+            stages=self.decoder_passes,
+            source_prefix=self.source_prefix,
+            conditioned=self.conditioned_passes,
         )
 
     def split_frozen(self, params: PyTree) -> tuple[PyTree, PyTree]:

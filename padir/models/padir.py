@@ -151,6 +151,11 @@ class PadirModel(BaseModel):
         """One a training stage, the causal one included."""
         return self.num_stages + self.causal_stage
 
+    @property
+    def conditioned_passes(self) -> int:
+        """All training stages but the first with `self_conditioning`."""
+        return (self.num_stages - 1) * self.self_conditioning
+
     @cached_property
     def causal_mode(self) -> CausalMode:
         """The model that `causal_stage` trains beside this one; its parameters are `causal_params` of this one's."""

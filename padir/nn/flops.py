@@ -121,8 +121,21 @@ def decoder_pass(
     return total + all_logits(config, positions) if logits else total
 
 
+def conditioning(config: NetworkConfig, positions: int) -> Cost:
+    """What a step passes on of so many positions with self-conditioning: expected embeddings through a linear map."""
+    width = config.embed_dim
+    return _dense(positions, config.vocab_size, width) + _dense(positions, width, width)
+
+
 def training_step(
-    config: NetworkConfig, batch: int, source: int, target: int, *, stages: int = 1, source_prefix: int = 0
+    config: NetworkConfig,
+    batch: int,
+    source: int,
+    target: int,
+    *,
+    stages: int = 1,
+    source_prefix: int = 0,
+    conditioned: int = 0,
 ) -> int:
     """Operations of one update: forward and backward of the network; the optimizer's are element-wise.
 
@@ -135,7 +148,10 @@ def training_step(
       source, target: tokens that they are padded to.
       stages: passes of the decoder, which share encoder and plan.
       source_prefix: tokens before the source's own, in the encoder only.
+      conditioned: stages that read what the one before expected. Backward it stops at their linear map.
     """
+    positions, width = batch * target, config.embed_dim
+    passed_on = conditioning(config, positions) + 2 * _dense(positions, width, width)
     shared = encode(config, batch, source + source_prefix) + plan(config, batch, source, target)
     every_stage = decoder_pass(config, batch, target, target, source, sources=batch)
-    return 3 * (shared + stages * every_stage).flops
+    return (3 * (shared + stages * every_stage) + conditioned * passed_on).flops
