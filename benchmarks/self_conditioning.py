@@ -15,8 +15,9 @@ import json
 import statistics
 from pathlib import Path
 
-import gin as gin_config
 import jax
+
+import gin as gin_config
 from padir.benchmark.facts import run_facts
 from padir.benchmark.latency import Asked
 from padir.benchmark.measure import take_turns

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 
+from padir.decoding.state import RefinementState
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -58,3 +60,17 @@ class Credit:
         gain = self.weight * jnp.log1p(credit)
         # Only this token's logit rises, so the other tokens keep the rest: p·g / (1 − p + p·g) for a gain of log g.
         return log_probs + gain - jnp.log1p(jnp.exp(log_probs) * jnp.expm1(gain))
+
+
+def with_credit(state: RefinementState, same: Array, log_probs: Array, config: Any) -> tuple[Array, Array | None]:
+    """Log-probabilities as remasking sees them, and the credit after a step: [N, L] float32; None without.
+
+    `same` [N, L] bool marks where it proposed the token of the step before; `config` is a `Refinement`.
+    """
+    if config.credit is None:
+        return log_probs, None
+    credit = config.credit.gathered(state.credit, same, log_probs)
+    if config.rewrite_only_remasked:
+        # What a step could not write was not proposed again.
+        credit = jnp.where(state.remasked, credit, state.credit)
+    return config.credit.raised(log_probs, credit), credit

@@ -106,8 +106,34 @@ def check_acceptance(config: Any) -> None:
         )
 
 
+def _check_likeliest_first(config: Any) -> None:
+    """Refuses `likeliest_first` where it has nothing to leave out, or would not give the same best hypothesis."""
+    option = "Refinement.likeliest_first"
+    if config.hypotheses_per_source == 1:
+        raise PadirError(f"{option}: there is one hypothesis only; set Refinement.num_hypotheses, or leave it out")
+    if not hasattr(config.rank, "bound"):
+        raise PadirError(f"{option}: {type(config.rank).__name__} has no bound (see RankPolicy.bound); leave one out")
+    if isinstance(config.rank, RankByLogProbability) and config.rank.length_weight <= 0:
+        raise PadirError(
+            f"{option}: without the lengths' own probability every hypothesis might win; set "
+            "RankByLogProbability.length_weight above 0, such as 0.1"
+        )
+    others = {
+        "keep_hypotheses": config.keep_hypotheses is not None,
+        "shared_candidates": config.shared_candidates,
+        "return_trace": config.return_trace,
+        "t5x_compat": config.t5x_compat,
+        "sampling at a temperature": config.sampling.temperature > 0,
+        f"replace {type(config.replace).__name__}": config.replace.needs_noise,
+    }
+    for what in (what for what, wrong in others.items() if wrong):
+        raise PadirError(f"{option}: {what} concerns all hypotheses of a source at once; leave one of the two out")
+
+
 def check_shortcuts(config: Any) -> None:
     """Refuses impossible counts, and shortcuts beside options of a `Refinement` that need what they leave out."""
+    if config.likeliest_first:
+        _check_likeliest_first(config)
     if config.compact_rows:
         for name in ("return_trace", "state_callback", "logits_callback", "t5x_compat"):
             if getattr(config, name):

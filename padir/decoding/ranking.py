@@ -26,6 +26,12 @@ class RankPolicy(Protocol):
           Scores [N] float32.
         """
 
+    def bound(self, length_log_probs: Array) -> Array:
+        """What no hypothesis of such a length can score more than, whatever its tokens.
+
+        Only `Refinement.likeliest_first` asks. Of the same shape as `length_log_probs`, float32.
+        """
+
 
 @dataclass(frozen=True)
 class RankByLogProbability(RankPolicy):
@@ -48,6 +54,10 @@ class RankByLogProbability(RankPolicy):
         score = jnp.where(inside, log_probs, 0.0).sum(-1) / length**self.alpha
         # Not added at weight 0: an impossible length (-inf), which a caller may give, would make NaN of it.
         return score + self.length_weight * length_log_probs if self.length_weight else score
+
+    def bound(self, length_log_probs: Array) -> Array:
+        """The score if all tokens were certain; see `RankPolicy.bound`."""
+        return self.length_weight * length_log_probs if self.length_weight else jnp.zeros_like(length_log_probs)
 
 
 POLICIES = (RankByLogProbability,)

@@ -20,7 +20,7 @@ from padir.checks import whole
 from padir.decoding import policies, shortcuts
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.callbacks import LogitsCallback, StateCallback
-from padir.decoding.credit import Credit
+from padir.decoding.credit import Credit, with_credit
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
 from padir.decoding.remasking import RemaskPolicy, RemaskStutter
@@ -67,6 +67,8 @@ class Refinement:
       drop_repeats: after the last step, drop tokens that repeat their left neighbour (paper section 4.2.3).
       keep_hypotheses: how many hypotheses of each source go on after the first step: those that `rank` puts first.
         None keeps all. Dropped hypotheses are not returned.
+      likeliest_first: decode the hypothesis of the likeliest length to its end, and then only those that could still
+        score higher (`rank.bound`). The best hypothesis is the same up to rounding, and only it is returned.
       candidates: from the second step on, each position chooses among this many of its likeliest tokens of the first
         step and those of its two neighbours; other logits are not computed. None chooses among all tokens.
         Probabilities are then estimates; see `shortcuts.candidates`.
@@ -108,6 +110,7 @@ class Refinement:
     rank: RankPolicy = RankByLogProbability()
     drop_repeats: bool = True
     keep_hypotheses: int | None = None
+    likeliest_first: bool = False
     candidates: int | None = None
     shared_candidates: bool = False
     active_positions: int | None = None
@@ -329,7 +332,7 @@ def refinement_step(
         proposal = jnp.where(state.remasked, proposal, state.proposal)
         log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
     same = proposal == state.proposal
-    seen, credit = _with_credit(state, same, log_probs, config)
+    seen, credit = with_credit(state, same, log_probs, config)
     rejecter = None if output is None else output.rejecter_logits
     view = StepView(proposal, seen, inside, state.step, limit, rejecter, state.remasked, written.entropy)
     remasked = config.remask(view)
@@ -360,19 +363,6 @@ def refinement_step(
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
         new = new.replace(trace=trace)
     return new, output
-
-
-def _with_credit(
-    state: RefinementState, same: Array, log_probs: Array, config: Refinement
-) -> tuple[Array, Array | None]:
-    """Log-probabilities as remasking sees them, and the credit after this step: [N, L] float32; None without."""
-    if config.credit is None:
-        return log_probs, None
-    credit = config.credit.gathered(state.credit, same, log_probs)
-    if config.rewrite_only_remasked:
-        # What a step could not write was not proposed again.
-        credit = jnp.where(state.remasked, credit, state.credit)
-    return config.credit.raised(log_probs, credit), credit
 
 
 def _stop_view(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
@@ -16,11 +18,12 @@ from padir.decoding.refinement import (
     unfinished,
 )
 from padir.decoding.repeats import drop_repeats
-from padir.decoding.state import Hypotheses, RefinementState, StepOutput, Trace
+from padir.decoding.state import Hypotheses, RefinementState, StepOutput
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
+from padir.models.refined import Refined, ranked
 from padir.models.rescoring import Rescorer
 from padir.nn.length import top_lengths
 from padir.nn.masks import length_mask
@@ -53,7 +56,8 @@ def decode(
       rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step.
 
     Returns:
-      `Hypotheses` with K = k · config.length_beam · config.parallel_starts and L = max_target_length.
+      `Hypotheses` with K = k · config.length_beam · config.parallel_starts (1 with `likeliest_first`) and L =
+      max_target_length.
 
     Raises:
       PadirError: what `check` refuses, `lengths` of another shape, a rescorer of another vocabulary.
@@ -178,26 +182,69 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     """Refines hypotheses whose lengths are all at most `bucket`."""
     module = model.module(job.params)
     start_key, sampling_key = jax.random.split(job.key)
-    start = _start(model, start_key, job.lengths, config)[:, :bucket]
-    plan = module.network.plan(job.encoded, job.source, start)
-    inside = length_mask(job.lengths.reshape(-1), bucket)
-    rows = HypothesisRows(start, inside, plan, job.lengths, job.length_log_probs)
-    live = jnp.repeat(job.live, job.lengths.shape[1])
-    state = initial_state(start, live, config, plain_step(model, module, rows, config))
+    start = _start(model, start_key, job.lengths, config).reshape(*job.lengths.shape, -1)[:, :, :bucket]
+    sources = module.network.plan_of_sources(job.encoded, job.source)
+    of_length = module.network.of_length(bucket)
+
+    def refined(which: slice, live: Array) -> Refined:
+        """Some hypotheses of every source; those that are not `live` [B, k] are left alone."""
+        tokens, lengths = start[:, which].reshape(-1, bucket), job.lengths[:, which]
+        plan = module.network.plan_of_targets(sources, tokens, of_length)
+        inside = length_mask(lengths.reshape(-1), bucket)
+        rows = HypothesisRows(tokens, inside, plan, lengths, job.length_log_probs[:, which])
+        return _refine_rows(model, module, job, rows, live.reshape(-1), config, sampling_key)
+
+    every = jnp.broadcast_to(job.live[:, None], job.lengths.shape)
+    if not config.likeliest_first or every.shape[1] == 1:
+        return ranked(refined(slice(None), every), model.max_target_length)
+    first = refined(slice(0, 1), every[:, :1])
+    return ranked(_with_likelier(first, refined, every[:, 1:], job, config), model.max_target_length, best_only=True)
+
+
+def _with_likelier(
+    first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
+) -> Refined:
+    """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
+    may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > first.scores)
+
+    def others() -> Refined:
+        found = refined(slice(1, None), may_win)
+        return found.replace(scores=jnp.where(may_win, found.scores, -jnp.inf))
+
+    def none() -> Refined:
+        empty = jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), jax.eval_shape(others))
+        return empty.replace(scores=jnp.full_like(empty.scores, -jnp.inf))
+
+    rest = jax.lax.cond(may_win.any(), others, none)
+    both = jax.tree.map(lambda *fields: jnp.concatenate(fields, 1), first.replace(steps=None), rest.replace(steps=None))
+    return both.replace(steps=first.steps + rest.steps)
+
+
+def _refine_rows(
+    model: BaseModel,
+    module: nnx.Module,
+    job: _Job,
+    rows: HypothesisRows,
+    live: Array,
+    config: Refinement,
+    key: Array,
+) -> Refined:
+    """Refines and scores `rows`, those that are `live` [N]."""
+    state = initial_state(rows.start, live, config, plain_step(model, module, rows, config))
     if conditions_itself(model, config):
-        state = state.replace(conditioning=jnp.zeros((*start.shape, job.encoded.shape[-1]), job.encoded.dtype))
+        state = state.replace(conditioning=jnp.zeros((*rows.start.shape, job.encoded.shape[-1]), job.encoded.dtype))
     if config.keep_hypotheses is not None or config.candidates is not None:
-        state, rows = _first_step(model, module, job, config, state, rows, sampling_key)
-    state = _go_on(model, module, job, config, state, rows, sampling_key)
+        state, rows = _first_step(model, module, job, config, state, rows, key)
+    state = _go_on(model, module, job, config, state, rows, key)
     tokens = drop_repeats(state.proposal, rows.inside) if config.drop_repeats else state.proposal
+    by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:
-        by_source = tokens.reshape(*rows.lengths.shape, bucket)
         log_probs = job.rescorer.token_log_probs(job.source, by_source).reshape(tokens.shape)
         counted = tokens != PAD_ID
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
-    order = jnp.argsort(-scores, axis=-1, stable=True)
-    return _ranked(state, tokens, scores, rows.lengths, order, model.max_target_length)
+    steps_run = state.steps_run.reshape(rows.lengths.shape)
+    return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)
 
 
 def _first_step(
@@ -299,8 +346,10 @@ def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypo
     live = jnp.repeat(job.live, job.lengths.shape[1])
     state = t5x_compat.refine(step, start, live, config, job.num_steps)
     tokens, scores = t5x_compat.finish(state, start)
-    scores = scores.reshape(job.lengths.shape)
-    return _ranked(state, tokens, scores, job.lengths, t5x_compat.best_first(scores), longest)
+    shape = job.lengths.shape
+    scores, steps_run = scores.reshape(shape), state.steps_run.reshape(shape)
+    found = Refined(tokens.reshape(*shape, longest), scores, job.lengths, steps_run, state.step, state.trace)
+    return ranked(found, longest, t5x_compat.best_first(scores))
 
 
 def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> Array:
@@ -313,45 +362,3 @@ def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> 
         for way in range(ways)
     ]
     return jnp.stack(starts, axis=1).reshape(lengths.size, -1)
-
-
-def _ranked(
-    state: RefinementState, tokens: Array, scores: Array, lengths: Array, order: Array, max_length: int
-) -> Hypotheses:
-    """The result: tokens [N, L], scores, lengths and order (best first) [B, K] → `Hypotheses`."""
-    more = max_length - tokens.shape[1]
-    tokens = jnp.pad(tokens, ((0, 0), (0, more)))
-    fields = {
-        "tokens": tokens.reshape(*lengths.shape, max_length),
-        "scores": scores,
-        "predicted_lengths": lengths,
-        "steps_run": state.steps_run.reshape(lengths.shape),
-    }
-    fields = {name: _reorder(field, order) for name, field in fields.items()}
-    trace = None
-    if state.trace is not None:
-        rows = jnp.arange(lengths.shape[0])[:, None] * lengths.shape[1] + order
-        trace = _padded(jax.tree.map(lambda field: field[:, rows], state.trace), more)
-    return Hypotheses(**fields, batch_steps=state.step, trace=trace)
-
-
-def _padded(trace: Trace, more: int) -> Trace:
-    """Pads the target positions of a trace."""
-
-    def pad(field: Array | None, axes: tuple[int, ...]) -> Array | None:
-        if field is None:
-            return None
-        return jnp.pad(field, [(0, more if axis - field.ndim in axes else 0) for axis in range(field.ndim)])
-
-    return Trace(
-        pad(trace.inputs, (-1,)),
-        pad(trace.proposals, (-1,)),
-        pad(trace.log_probs, (-1,)),
-        pad(trace.self_attentions, (-2, -1)),
-        pad(trace.cross_attentions, (-2,)),
-    )
-
-
-def _reorder(field: Array, order: Array) -> Array:
-    """Sorts hypotheses: field [B, K, …], order [B, K] → field[b, order[b]]."""
-    return jnp.take_along_axis(field, order.reshape(order.shape + (1,) * (field.ndim - 2)), axis=1)

@@ -1,0 +1,72 @@
+"""Finished hypotheses, and the result that a decode makes of them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from padir.decoding.state import Hypotheses, Trace
+from padir.types import Array
+
+
+@struct.dataclass
+class Refined:
+    """Finished hypotheses, not yet ranked.
+
+    Attributes:
+      tokens: [B, K, L] int32.
+      scores: [B, K] float32.
+      lengths, steps_run: [B, K] int32.
+      steps: [] int32, decoder passes of the whole batch.
+      trace: every step, or None.
+    """
+
+    tokens: Array
+    scores: Array
+    lengths: Array
+    steps_run: Array
+    steps: Array
+    trace: Trace | None = None
+
+
+def ranked(found: Refined, max_length: int, order: Array | None = None, *, best_only: bool = False) -> Hypotheses:
+    """The result, targets padded to `max_length`, in `order` [B, K] (best first; by default that of the scores)."""
+    if order is None:
+        order = jnp.argsort(-found.scores, axis=-1, stable=True)
+    order = order[:, :1] if best_only else order
+    more = max_length - found.tokens.shape[-1]
+    fields = {
+        "tokens": jnp.pad(found.tokens, ((0, 0), (0, 0), (0, more))),
+        "scores": found.scores,
+        "predicted_lengths": found.lengths,
+        "steps_run": found.steps_run,
+    }
+    fields = {name: _reorder(field, order) for name, field in fields.items()}
+    trace = None
+    if found.trace is not None:
+        rows = jnp.arange(order.shape[0])[:, None] * found.lengths.shape[1] + order
+        trace = _padded(jax.tree.map(lambda field: field[:, rows], found.trace), more)
+    return Hypotheses(**fields, batch_steps=found.steps, trace=trace)
+
+
+def _padded(trace: Trace, more: int) -> Trace:
+    """Pads the target positions of a trace."""
+
+    def pad(field: Array | None, axes: tuple[int, ...]) -> Array | None:
+        if field is None:
+            return None
+        return jnp.pad(field, [(0, more if axis - field.ndim in axes else 0) for axis in range(field.ndim)])
+
+    return Trace(
+        pad(trace.inputs, (-1,)),
+        pad(trace.proposals, (-1,)),
+        pad(trace.log_probs, (-1,)),
+        pad(trace.self_attentions, (-2, -1)),
+        pad(trace.cross_attentions, (-2,)),
+    )
+
+
+def _reorder(field: Array, order: Array) -> Array:
+    """Sorts hypotheses: field [B, K, …], order [B, K] → field[b, order[b]]."""
+    return jnp.take_along_axis(field, order.reshape(order.shape + (1,) * (field.ndim - 2)), axis=1)
