@@ -83,6 +83,8 @@ def _refinement_parts(decode: Refinement, shape: str) -> list[str]:
     parts = [kind + shape, f"{steps} step{'s' if steps > 1 else ''}"]
     if not mask_predict or hypotheses > 1:
         parts.append("1 hypothesis" if hypotheses == 1 else f"{hypotheses} hypotheses")
+    if decode.likeliest_first:
+        parts.append("likeliest first")
     if decode.candidates is not None:
         parts.append("shared candidates" if decode.shared_candidates else "candidates")
     if decode.keep_hypotheses is not None:

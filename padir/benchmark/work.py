@@ -15,7 +15,7 @@ def decode_cost(
 ) -> flops.Cost:
     """Returns the work of decoding a batch, padding included.
 
-    If rows are compacted while decoding, the result is an upper bound.
+    If rows are compacted while decoding, or the likeliest hypothesis is decoded first, the result is an upper bound.
 
     Args:
       model: the model.

@@ -162,7 +162,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
 def _train_all(phases: Phases, config: DemoConfig, folders: dict[str, str]) -> None:
     """Prepares the data, trains the teacher, distils, and trains both students."""
     phases.run("prepare", lambda: _prepare(config, folders["data"]))
-    phases.run("train teacher", lambda: _train_teacher(config, folders["data"], folders["teacher"]))
+    phases.run("train teacher", lambda: train_teacher(config, folders["data"], folders["teacher"]))
     phases.run("distill", lambda: _distill(config, folders))
     for data, student in (("data", "raw"), ("distilled", "student")):
         # Both students need the same compiled programs; the second student takes them from the cache.
@@ -192,7 +192,14 @@ def _prepare(config: DemoConfig, data_dir: str) -> None:
     prepare_in_process(TaskConfig("tasks.synthetic", "synthetic", options), data_dir, settings)
 
 
-def _train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
+def train_teacher(config: DemoConfig, data_dir: str, run_dir: str) -> None:
+    """Trains an autoregressive model as the demo does, or goes on where its run ended.
+
+    Args:
+      config: the demo's settings.
+      data_dir: a prepared set.
+      run_dir: the run directory to write.
+    """
     network = dataclasses.replace(config.network, causal=True, positional_attention=False)
     _train(
         config,
