@@ -54,7 +54,8 @@ class StepOutput:
 
 
 # tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
-# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory.
+# (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory. With an `order`
+# (tokens, contexts=[N, L, L] bool), which token each position observes.
 LogitsFn = Callable[..., StepOutput | Array]
 
 
@@ -195,6 +196,7 @@ class RefinementState:
       read: [N, L] int32, the token that each position was last decoded from; None where a step decodes all.
       memory: what `StepOutput.memory` was then, or None likewise.
       credit: [N, L] float32, what each proposed token has gathered (see `Credit`); None without `Refinement.credit`.
+      ranks: [N, L] int32, what the next step's contexts go by (see `order`); None without `Refinement.order`.
     """
 
     step: Array
@@ -209,6 +211,7 @@ class RefinementState:
     read: Array | None = None
     memory: PyTree = None
     credit: Array | None = None
+    ranks: Array | None = None
 
 
 @struct.dataclass

@@ -67,14 +67,21 @@ class DecoderLayer(nnx.Module):
         self_bias: Array,
         positional_weights: Array | None,
         cached: tuple[LayerCache, Array] | None,
+        observed: Array | None,
         key: Array | None,
     ) -> tuple[Array, Array, Array, LayerCache]:
         """x [N, q, E] → (x, self-attention weights, cross-attention weights, keys and values).
 
-        `cached` is (keys and values of all positions, position): the new ones are written there.
+        `cached` is (keys and values of all positions, position): the new ones are written there. `observed` are the
+        token embeddings [N, q + 1, E] that keys and values are made of with a disentangled context, None without.
         """
         dropout_keys = subkeys(key, 7)
-        query, keys = self.self_attention.query_key_value(self.pre_self_attention_layer_norm(x))
+        normed = self.pre_self_attention_layer_norm(x)
+        if observed is None:
+            query, keys = self.self_attention.query_key_value(normed)
+        else:
+            query = self.self_attention.queries(normed)
+            keys = self.self_attention.key_value(self.pre_self_attention_layer_norm(observed))
         if cached is not None:
             keys = kv_cache.write(cached[0].self_attention, keys, cached[1])
         attended, self_weights = self.self_attention(query, keys, self_bias, dropout_keys[0])
@@ -84,7 +91,7 @@ class DecoderLayer(nnx.Module):
         if positional_weights is not None:
             # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
             weights = dropout(positional_weights, self.dropout_rate, dropout_keys[2])
-            values = self.positional_attention.values(x)
+            values = self.positional_attention.values(x if observed is None else observed)
             if cached is not None:
                 values = kv_cache.write(cached[0].positional, values, cached[1])
             x = residual(x + self.positional_attention.apply(weights, values))

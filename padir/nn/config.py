@@ -22,6 +22,8 @@ class NetworkConfig:
       vocab_size: padded vocabulary size V.
       causal: True for an autoregressive decoder, False for a parallel one.
       positional_attention: whether decoder layers attend by position (Gu et al. 2018); parallel only.
+      disentangled_context: whether each target position reads only the tokens that it is told to observe, never its own
+        (DisCo: Kasai et al. 2020); parallel only. See `decode_plan.DecodePlan.observing`.
       max_positions: how many target positions have a learnt embedding (positional attention).
       dtype: activations' type, 'float32' or 'bfloat16'; parameters, logits and loss are float32.
       float32_attention_logits: compute attention logits and their softmax in float32 rather than in `dtype`.
@@ -38,6 +40,7 @@ class NetworkConfig:
     tied_logits: bool = True
     causal: bool = False
     positional_attention: bool = True
+    disentangled_context: bool = False
     max_positions: int = 256
     dropout_rate: float = 0.1
     dtype: str = "float32"
@@ -54,5 +57,7 @@ class NetworkConfig:
             raise PadirError(f"NetworkConfig.dtype: unknown {self.dtype!r}; choose float32 or bfloat16")
         if self.causal and self.positional_attention:
             raise PadirError("NetworkConfig: positional_attention needs a parallel decoder; set causal=False")
+        if self.causal and self.disentangled_context:
+            raise PadirError("NetworkConfig: disentangled_context needs a parallel decoder; set causal=False")
         if not 0.0 <= self.dropout_rate < 1.0:
             raise PadirError(f"NetworkConfig.dropout_rate: {self.dropout_rate} is not in [0, 1)")

@@ -81,6 +81,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.List([DecoderLayer(config, rngs) for _ in range(config.num_decoder_layers)])
         self.decoder_norm = RMSNorm(config.embed_dim, dtype=dtype)
         self.dropout_rate = config.dropout_rate
+        self.disentangled_context = config.disentangled_context
 
     def positional_logits(self, length: int) -> Array:
         """Of positional attention, of every layer: [layers, H, length, length] without a bias."""
@@ -108,19 +109,29 @@ class Decoder(nnx.Module):
             del attention.key, attention.value
 
     def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
-        """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
+        """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one.
+
+        With a disentangled context x is [N, Lt + 1, E], the last of them MASK.
+        """
         self_bias, positional = plan.self_bias, plan.positional_weights or (None,) * len(self.layers)
         if cache is not None:
             queries = partial(kv_cache.queries, cache.position, x.shape[1])
             self_bias, positional = jax.tree.map(queries, (self_bias, positional))
         first, last, *of_layers = subkeys(key, 2 + len(self.layers))
+        observed = None
+        if self.disentangled_context:
+            first, of_observed = subkeys(first, 2)
+            observed = dropout(x, self.dropout_rate, of_observed)
+            # Every position begins as MASK; hidden states never become keys or values.
+            x = jnp.broadcast_to(x[:, -1:], x[:, :-1].shape)
         x = dropout(x, self.dropout_rate, first)
         caches = (None,) * len(self.layers) if cache is None else cache.layers
 
         def run(layer: DecoderLayer, x: Array, of_layer: tuple) -> tuple[Array, tuple[Array, Array, LayerCache]]:
             source, positional, layer_cache, key = of_layer
             cached = None if cache is None else (layer_cache, cache.position)
-            x, *found = rematerialised(layer)(x, source, plan.source_bias, self_bias, positional, cached, key)
+            biases = plan.source_bias, self_bias, positional
+            x, *found = rematerialised(layer)(x, source, *biases, cached, observed, key)
             return x, tuple(found)
 
         x, found = stack.through(self.layers, run, x, [*zip(plan.source, positional, caches, of_layers, strict=True)])
@@ -202,7 +213,10 @@ class EncoderDecoder(nnx.Module):
         cache: DecoderCache | None = None,
         dropout_key: Array | None = None,
     ) -> DecoderOutput:
-        """Target tokens [N, q] int32 → DecoderOutput."""
+        """Target tokens [N, q] int32 → DecoderOutput.
+
+        With a disentangled context the tokens are those of `decode_plan.with_mask`, the plan is one `observing`.
+        """
         return self.decoder(residual(self.token_embedder(tokens)), plan, cache, dropout_key)
 
     def logits(self, hidden: Array) -> Array:
