@@ -116,7 +116,6 @@ def check_order(config: Any) -> None:
         "start": (config.start != StartWithMask(), "whose first step reads nothing of the start; set StartWithMask()"),
         "remask": (config.remask != RemaskNothing(), "which rewrites every token in every step; set RemaskNothing()"),
         "replace": (config.replace != ReplaceWithInitial(), "which remasks nothing; leave ReplaceWithInitial()"),
-        "credit": (config.credit is not None, "which remasks nothing; set None"),
         "rewrite_only_remasked": (config.rewrite_only_remasked, "which rewrites every token; set False"),
         "candidates": (config.candidates is not None, "whose first step knows too little to choose them; set None"),
         "active_positions": (config.active_positions is not None, "which rewrites every token; set None"),
