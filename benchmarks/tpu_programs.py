@@ -30,7 +30,9 @@ from padir.compilation.programs import Decode, Update, compiled
 from padir.compilation.topologies import named
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.order import EasyFirst
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing
 from padir.decoding.stopping import StopNever
 from padir.decoding.verified import Verified
 from padir.files.atomic import write_text
@@ -52,13 +54,18 @@ def refinement(hypotheses: int) -> Refinement:
     return Refinement(num_steps=4, num_hypotheses=hypotheses, stop=StopNever(), target_buckets=(LENGTH,))
 
 
+# Four steps of easy-first, of a model with a disentangled context.
+EASY_FIRST = replace(refinement(1), remask=RemaskNothing(), order=EasyFirst(), drop_repeats=False)
+
+
 DECODES: dict[str, DecodeConfig] = {
     "PaDIR 4 x 1": refinement(1),
     "PaDIR 4 x 5": refinement(5),
     "AR greedy": Autoregressive(**ROOM),
     "AR beam 5": BeamSearch(beam_size=5, num_hypotheses=1, **ROOM),
 }
-# What makes decoding cheaper elsewhere: (decode, compute type, layers of encoder and decoder, steps outside the loop).
+# What makes decoding cheaper elsewhere, and what a disentangled context costs: (decode, compute type, layers of encoder
+# and decoder, steps outside the loop).
 SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     "PaDIR 4 x 1, int8": (refinement(1), "int8", (6, 6), 0),
     "PaDIR 4 x 5, int8": (refinement(5), "int8", (6, 6), 0),
@@ -72,6 +79,7 @@ SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
         *(replace(refinement(5), candidates=8, keep_hypotheses=1), None, (6, 6), 1),
     ),
     "PaDIR 4 x 1, 8 active positions": (replace(refinement(1), active_positions=8), None, (6, 6), 0),
+    "DisCo 4 x 1": (EASY_FIRST, None, (6, 6), 0),
 }
 # A draft of one step, verified; later rounds draft one length or three. Name → its configuration.
 VERIFIED = {
@@ -96,6 +104,8 @@ TRAINING = {
 def decoding_model(decode: DecodeConfig, layers: tuple[int, int] = (6, 6)) -> PadirModel | AutoregressiveModel:
     """The paper's base model of the kind that `decode` is for, with so many layers of encoder and decoder."""
     sizes = {"num_encoder_layers": layers[0], "num_decoder_layers": layers[1]}
+    if isinstance(decode, Refinement) and decode.order is not None:
+        return PadirModel(IDS, NetworkConfig(**sizes, disentangled_context=True), LENGTH, LENGTH, num_stages=1)
     if isinstance(decode, Refinement | Verified):
         return PadirModel(IDS, NetworkConfig(**sizes), LENGTH, LENGTH)
     return AutoregressiveModel(IDS, NetworkConfig(**sizes, **AR_NETWORK), LENGTH, LENGTH)

@@ -33,6 +33,14 @@ PADIR = PadirModel(
 AR = AutoregressiveModel(
     IDS, NetworkConfig(**SIZES, causal=True, positional_attention=False), max_source_length=12, max_target_length=12
 )
+# Two layers, so that what a position has observed could reach another one's keys.
+DISCO = PadirModel(
+    IDS,
+    NetworkConfig(**SIZES | {"num_decoder_layers": 2}, disentangled_context=True),
+    max_source_length=12,
+    max_target_length=12,
+    num_stages=1,
+)
 KEY = jax.random.key(0)
 
 

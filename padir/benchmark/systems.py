@@ -18,7 +18,7 @@ from padir.errors import PadirError
 from padir.inference.decoder import Decoder
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
-from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model
+from padir.models.kinds import DecodeConfig, Model, decoding_model, default_decode
 from padir.nn.fastest_type import AUTO
 from padir.nn.flops import Cost
 from padir.nn.weights import check_compute_type
@@ -57,7 +57,7 @@ class System:
                 raise PadirError(f"System.name: give the system of {self.run_dir} a name")
             # Token ids decide neither the kind of a model nor its layers.
             model = self.model(TokenIds(1))
-            decode = DECODE_CONFIGS[type(model)][0]() if self.decode is None else self.decode
+            decode = default_decode(model) if self.decode is None else self.decode
             object.__setattr__(self, "name", described(model, decode, self.compute_type))
         if self.compute_type != AUTO:
             check_compute_type(f"System.compute_type of system {self.name!r}", self.compute_type)
@@ -80,6 +80,8 @@ def _refinement_parts(decode: Refinement, shape: str) -> list[str]:
     steps, hypotheses = decode.num_steps, decode.hypotheses_per_source
     mask_predict = decode.rewrite_only_remasked and isinstance(decode.remask, RemaskLinear)
     kind = "mask-predict" if mask_predict else "adaptive PaDIR" if decode.remask.accepts else "PaDIR"
+    if decode.order is not None:
+        kind = "DisCo"
     parts = [kind + shape, f"{steps} step{'s' if steps > 1 else ''}"]
     if not mask_predict or hypotheses > 1:
         parts.append("1 hypothesis" if hypotheses == 1 else f"{hypotheses} hypotheses")

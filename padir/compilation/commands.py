@@ -25,7 +25,7 @@ from padir.errors import PadirError
 from padir.files.atomic import write_text
 from padir.inference.decoder import padded_rows, source_width
 from padir.inference.translate import translate_files
-from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model
+from padir.models.kinds import DecodeConfig, Model, decoding_model, default_decode
 from padir.models.padir_decoding import target_buckets
 from padir.nn import fastest_type
 from padir.runs.directory import load_model
@@ -168,7 +168,7 @@ def compile_translate(
     _refuse_verified(given["decode"], given["verify_with"])
     job = _Job(named(topology), output, save, hlo)
     model, _ = load_model(given["run_dir"])
-    decode = given["decode"] or DECODE_CONFIGS[type(model)][0]()
+    decode = given["decode"] or default_decode(model)
     longest = source_length or model.max_source_length
     _add_decode(job, "batch", model, decode, given["batch_size"], longest, longest, devices, given["compute_type"])
     return job.finish()
@@ -213,7 +213,7 @@ def compile_latency(
     source = max(len(request.source) for request in requests)
     target = max(request.target_length or len(request.source) for request in requests)
     for name, (system, model) in systems.items():
-        decode = system.decode or DECODE_CONFIGS[type(model)][0]()
+        decode = system.decode or default_decode(model)
         _add_decode(
             job, name, model, decode, given["batch_size"], source, target, devices, system.compute_type, given=True
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from padir.decoding import acceptance, initial, ranking, remasking, replacement, stopping
+from padir.decoding import acceptance, initial, order, ranking, remasking, replacement, stopping
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.credit import Credit
 from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
 from padir.decoding.initial import StartWithMask, StartWithRandom
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.remasking import RemaskNothing, RemaskRejected, RemaskStutter
+from padir.decoding.replacement import ReplaceWithInitial
 from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopWhenUnchanged
 from padir.decoding.threshold import RemaskBelowThreshold
@@ -76,7 +77,7 @@ def check_one(option: str, policy: object, known: tuple[type, ...], name: str | 
     Raises:
       PadirError: it is none.
     """
-    kinds = (*_POLICIES.values(), acceptance.POLICIES)
+    kinds = (*_POLICIES.values(), acceptance.POLICIES, order.POLICIES)
     others = tuple(policy for policies in kinds for policy in policies if policy not in known)
     name = option.split(".")[-1] if name is None else name
     complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(name, ()))
@@ -123,11 +124,32 @@ def _check_likeliest_first(config: Any) -> None:
         "shared_candidates": config.shared_candidates,
         "return_trace": config.return_trace,
         "t5x_compat": config.t5x_compat,
+        "order": config.order is not None,
         "sampling at a temperature": config.sampling.temperature > 0,
         f"replace {type(config.replace).__name__}": config.replace.needs_noise,
     }
     for what in (what for what, wrong in others.items() if wrong):
         raise PadirError(f"{option}: {what} concerns all hypotheses of a source at once; leave one of the two out")
+
+
+def check_order(config: Any) -> None:
+    """Refuses an order that is none, and options of a `Refinement` that contradict one."""
+    if config.order is None:
+        return
+    check_one("Refinement.order", config.order, order.POLICIES)
+    wrong = {
+        "start": (config.start != StartWithMask(), "whose first step reads nothing of the start; set StartWithMask()"),
+        "remask": (config.remask != RemaskNothing(), "which rewrites every token in every step; set RemaskNothing()"),
+        "replace": (config.replace != ReplaceWithInitial(), "which remasks nothing; leave ReplaceWithInitial()"),
+        "rewrite_only_remasked": (config.rewrite_only_remasked, "which rewrites every token; set False"),
+        "candidates": (config.candidates is not None, "whose first step knows too little to choose them; set None"),
+        "active_positions": (config.active_positions is not None, "which rewrites every token; set None"),
+        "return_attentions": (config.return_attentions, "under which MASK is one more key; set False"),
+        "t5x_compat": (config.t5x_compat, "which the release does not have; set False"),
+    }
+    for name, (is_wrong, why) in wrong.items():
+        if is_wrong:
+            raise PadirError(f"Refinement.{name}: does not go with order {type(config.order).__name__}, {why}")
 
 
 def check_shortcuts(config: Any) -> None:

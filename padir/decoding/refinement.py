@@ -2,8 +2,8 @@
 
 The loop takes a logits function, never a model, so it can be tested with hand-made logits. With other policies it
 is mask-predict (RemaskLinear, rewrite_only_remasked: gin/decode/mask_predict_4.gin), adaptive acceptance
-(RemaskBelowThreshold: gin/decode/adaptive.gin) or SUNDAE-style sampling (StartWithRandom, RemaskNothing, Sampling at a
-low temperature).
+(RemaskBelowThreshold: gin/decode/adaptive.gin), SUNDAE-style sampling (StartWithRandom, RemaskNothing, Sampling at a
+low temperature) or, of a disentangled model, parallel easy-first (EasyFirst: gin/decode/disco_4.gin).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.callbacks import LogitsCallback, StateCallback
 from padir.decoding.credit import Credit, with_credit
 from padir.decoding.initial import StartPolicy, StartWithMask
+from padir.decoding.order import KNOWN, OrderPolicy, initial_ranks
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
 from padir.decoding.remasking import RemaskPolicy, RemaskStutter
 from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial, noise_of_step
@@ -32,11 +33,9 @@ from padir.decoding.state import (
     ReplaceView,
     StepOutput,
     StepView,
-    StopView,
     Trace,
-    Written,
 )
-from padir.decoding.stopping import StopPolicy, StopWhenUnchanged, settled
+from padir.decoding.stopping import StopPolicy, StopWhenUnchanged, stop_view
 from padir.decoding.writing import as_output, written_by
 from padir.errors import PadirError
 from padir.nn.masks import length_mask
@@ -62,6 +61,8 @@ class Refinement:
       remask: chooses the tokens that the next step must not read.
       credit: lets `remask` see tokens that steps keep proposing as likelier than the model says; None leaves it out.
       replace: chooses what the next step reads in their place.
+      order: of a disentangled model, which positions each position observes; None for any other model. The start is
+        MASK, and nothing is remasked. The last position keeps the EOS of the start, with log-probability 0.
       stop: decides when a row is finished before its last step.
       rank: orders the hypotheses of a source.
       drop_repeats: after the last step, drop tokens that repeat their left neighbour (paper section 4.2.3).
@@ -106,6 +107,7 @@ class Refinement:
     remask: RemaskPolicy = RemaskStutter()
     credit: Credit | None = None
     replace: ReplacePolicy = ReplaceWithInitial()
+    order: OrderPolicy | None = None
     stop: StopPolicy = StopWhenUnchanged()
     rank: RankPolicy = RankByLogProbability()
     drop_repeats: bool = True
@@ -142,6 +144,7 @@ class Refinement:
                 f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"
             )
         policies.check_acceptance(self)
+        policies.check_order(self)
         policies.check_shortcuts(self)
         if self.return_attentions and not self.return_trace:
             raise PadirError("Refinement.return_attentions: attentions are part of the trace; set return_trace, too")
@@ -302,6 +305,7 @@ def initial_state(
         read=initial if some else None,
         memory=jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), output.memory) if some else None,
         credit=None if config.credit is None else jnp.zeros(initial.shape, jnp.float32),
+        ranks=None if config.order is None else initial_ranks(initial != PAD_ID),
     )
 
 
@@ -328,9 +332,10 @@ def refinement_step(
     )
     proposal = jnp.where(inside, written.proposal, PAD_ID)
     log_probs = jnp.where(inside, written.log_probs, 0.0)
-    if config.rewrite_only_remasked:
-        proposal = jnp.where(state.remasked, proposal, state.proposal)
-        log_probs = jnp.where(state.remasked, log_probs, state.log_probs)
+    writable = state.remasked if config.order is None else state.ranks != KNOWN
+    if writable is not None:
+        proposal = jnp.where(writable, proposal, state.proposal)
+        log_probs = jnp.where(writable, log_probs, state.log_probs)
     same = proposal == state.proposal
     seen, credit = with_credit(state, same, log_probs, config)
     rejecter = None if output is None else output.rejecter_logits
@@ -341,7 +346,7 @@ def refinement_step(
         noise = noise_of_step(key, state.step, hypotheses, inside, num_pieces)
     tokens = jnp.where(remasked, config.replace(ReplaceView(initial, written.read, logits_sum, noise)), proposal)
 
-    stop = config.stop(_stop_view(written, tokens, remasked, log_probs, same.all(-1), inside, config))
+    stop = config.stop(stop_view(written, tokens, remasked, log_probs, same.all(-1), inside, config))
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
@@ -358,32 +363,9 @@ def refinement_step(
         memory=None if state.read is None else written.memory,
         credit=credit,
         conditioning=None if state.conditioning is None else output.conditioning,
+        ranks=None if config.order is None else jnp.where(held, state.ranks, config.order(view, state.ranks)),
     )
     if state.trace is not None:
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)
         new = new.replace(trace=trace)
     return new, output
-
-
-def _stop_view(
-    written: Written,
-    tokens: Array,
-    remasked: Array,
-    log_probs: Array,
-    stable: Array,
-    inside: Array,
-    config: Refinement,
-) -> StopView:
-    """What the stop policy is given: [N, L] fields but `stable` [N]."""
-    any_remasked = remasked.any(-1)
-    mean_entropy = None
-    if written.entropy is not None:
-        mean_entropy = jnp.where(inside, written.entropy, 0.0).sum(-1) / jnp.maximum(inside.sum(-1), 1)
-    return StopView(
-        written.read,
-        tokens,
-        settled(written.read, tokens, any_remasked, config),
-        stable,
-        jnp.where(any_remasked, -jnp.inf, log_probs.min(-1)),
-        mean_entropy,
-    )

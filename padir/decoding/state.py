@@ -57,7 +57,8 @@ class StepOutput:
 
 # tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
 # (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory. With
-# self-conditioning also conditioning=[N, L, E], what the last step passed on (zeros in the first).
+# self-conditioning also conditioning=[N, L, E], what the last step passed on (zeros in the first). With an `order`
+# (tokens, contexts=[N, L, L] bool), which token each position observes.
 LogitsFn = Callable[..., StepOutput | Array]
 
 
@@ -199,6 +200,7 @@ class RefinementState:
       memory: what `StepOutput.memory` was then, or None likewise.
       credit: [N, L] float32, what each proposed token has gathered (see `Credit`); None without `Refinement.credit`.
       conditioning: [N, L, E], as `StepOutput.conditioning` of the last step, zeros before the first.
+      ranks: [N, L] int32, what the next step's contexts go by (see `order`); None without `Refinement.order`.
     """
 
     step: Array
@@ -214,6 +216,7 @@ class RefinementState:
     memory: PyTree = None
     credit: Array | None = None
     conditioning: Array | None = None
+    ranks: Array | None = None
 
 
 @struct.dataclass

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import jax.numpy as jnp
 
 from padir.decoding.remasking import several
-from padir.decoding.state import StopView
+from padir.decoding.state import StopView, Written
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -117,7 +117,34 @@ class StopNever(StopPolicy):
         return jnp.zeros_like(view.settled)
 
 
-def settled(read: Array, next_tokens: Array, any_remasked: Array, config: Any) -> Array:
+POLICIES = (StopWhenUnchanged, StopWhenConfident, StopWhenStable, StopWhenCertain, StopWhenAll, StopNever)
+
+
+def stop_view(
+    written: Written,
+    tokens: Array,
+    remasked: Array,
+    log_probs: Array,
+    stable: Array,
+    inside: Array,
+    config: Any,
+) -> StopView:
+    """What the stop policy is given: [N, L] fields but `stable` [N]; `config` is a `Refinement`."""
+    any_remasked = remasked.any(-1)
+    mean_entropy = None
+    if written.entropy is not None:
+        mean_entropy = jnp.where(inside, written.entropy, 0.0).sum(-1) / jnp.maximum(inside.sum(-1), 1)
+    return StopView(
+        written.read,
+        tokens,
+        _settled(written.read, tokens, any_remasked, config),
+        stable,
+        jnp.where(any_remasked, -jnp.inf, log_probs.min(-1)),
+        mean_entropy,
+    )
+
+
+def _settled(read: Array, next_tokens: Array, any_remasked: Array, config: Any) -> Array:
     """Rows [N] bool as `StopView.settled`; `any_remasked` [N] bool, `config` a `Refinement`."""
     repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
     if config.may_remask_otherwise:
@@ -125,6 +152,3 @@ def settled(read: Array, next_tokens: Array, any_remasked: Array, config: Any) -
         repeats &= ~any_remasked
     # Whatever the next step would read, it may be that it could not write.
     return repeats | ~any_remasked if config.rewrite_only_remasked else repeats
-
-
-POLICIES = (StopWhenUnchanged, StopWhenConfident, StopWhenStable, StopWhenCertain, StopWhenAll, StopNever)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from padir.decoding import shortcuts
+from padir.decoding import order, shortcuts
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.sampling import Sampling, entropy
 from padir.decoding.state import LogitsFn, RefinementState, StepOutput, Written
@@ -43,8 +43,9 @@ def written_by(
         return shortcuts.choose(output.logits, output.candidates)
 
     def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
-        passed_on = {} if state.conditioning is None else {"conditioning": state.conditioning}
-        output, logits_sum = with_callback(as_output(logits_fn(state.tokens, **passed_on)), state, config)
+        given = {} if state.conditioning is None else {"conditioning": state.conditioning}
+        given |= {} if state.ranks is None else {"contexts": order.contexts(state.ranks)}
+        output, logits_sum = with_callback(as_output(logits_fn(state.tokens, **given)), state, config)
         entropies = entropy(output.logits) if config.needs_entropy else None
         return Written(*chosen(output), state.tokens, output.memory, entropies), output, logits_sum
 

@@ -20,7 +20,7 @@ from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import DecodingParams
 from padir.models.causal_mode import causal_params
 from padir.models.helper import Helper
-from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model
+from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model, default_decode
 from padir.models.padir import PadirModel
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
@@ -113,12 +113,11 @@ class Decoder:
     def default_decode(self) -> DecodeConfig:
         """The default decode configuration.
 
-        It is 4-step refinement for a PaDIR model, greedy for an autoregressive one, and verified decoding for a PaDIR
-        model with a verifier.
+        It is verified decoding for a PaDIR model with a verifier, and else `kinds.default_decode`.
         """
         if isinstance(self.helper, Verifier) and not self.verifies_itself:
             return Verified()
-        return DECODE_CONFIGS[type(self.model)][0]()
+        return default_decode(self.model)
 
     def decode_ids(
         self,

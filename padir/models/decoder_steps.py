@@ -13,7 +13,7 @@ from padir.models.base import BaseModel
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.nn import cache as kv_cache
 from padir.nn.cache import DecoderCache
-from padir.nn.decode_plan import DecodePlan
+from padir.nn.decode_plan import DecodePlan, with_mask
 from padir.types import Array, PyTree
 
 
@@ -26,20 +26,31 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
         return forbid_reserved(module.network.logits(hidden), model.ids)
 
     def step(
-        tokens: Array, positions: Array | None = None, memory: PyTree = None, conditioning: Array | None = None
+        tokens: Array,
+        positions: Array | None = None,
+        memory: PyTree = None,
+        *,
+        conditioning: Array | None = None,
+        contexts: Array | None = None,
     ) -> StepOutput:
-        """tokens [N, L] int32, or [N, k] at `positions` [N, k] beside the `memory` of the others."""
-        here, among = chosen, embeddings
+        """tokens [N, L] int32, or [N, k] at `positions` [N, k] beside the `memory` of the others.
+
+        `conditioning` [N, L, E] is what the last step passed on. `contexts` [N, L, L] bool are for a disentangled
+        model: which tokens each position observes.
+        """
+        here, among, plan = chosen, embeddings, rows.plan
         cache = None
+        if contexts is not None:
+            tokens, plan = with_mask(tokens, model.ids.mask_id), plan.observing(contexts)
         if positions is not None:
             here, among = kv_cache.read((chosen, embeddings), positions, positions.shape[1])
             cache = DecoderCache(memory, positions)
-        output, hidden = decoder_pass(module, tokens, rows.plan, config, cache, conditioning)
+        output, hidden = decoder_pass(module, tokens, plan, config, cache, conditioning)
         if conditioning is not None:
             logits = of_all(hidden)
             return output.replace(logits=logits, conditioning=module.conditioning(logits))
         if here is None:
-            if shortcuts.in_blocks(config, *tokens.shape):
+            if shortcuts.in_blocks(config, *hidden.shape[:2]):
                 said = shortcuts.greedy_in_blocks(of_all, hidden, rows.inside, config)
                 return output.replace(chosen=said[0], next_candidates=said[1])
             return output.replace(logits=of_all(hidden))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.order import EasyFirst
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing
 from padir.decoding.verified import Verified
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 
 Model = PadirModel | AutoregressiveModel
 DecodeConfig = Refinement | Verified | Autoregressive | BeamSearch
-# What each model decodes with, its default first. A PaDIR model with a causal mode decodes with all.
+# What each model decodes with. A PaDIR model with a causal mode decodes with all.
 DECODE_CONFIGS = {PadirModel: (Refinement, Verified), AutoregressiveModel: (Autoregressive, BeamSearch)}
 MODELS = {"padir": PadirModel, "autoregressive": AutoregressiveModel}
 
@@ -20,3 +22,10 @@ def decoding_model(model: Model, decode: DecodeConfig) -> Model:
     """The model that decodes so: of a PaDIR model with a causal mode, that mode where it decodes from left to right."""
     left_to_right = isinstance(decode, Autoregressive | BeamSearch)
     return model.causal_mode if isinstance(model, PadirModel) and model.causal_stage and left_to_right else model
+
+
+def default_decode(model: Model) -> DecodeConfig:
+    """4-step refinement of a PaDIR model (easy-first with a disentangled context), greedy of an autoregressive one."""
+    if model.network.disentangled_context:
+        return Refinement(remask=RemaskNothing(), order=EasyFirst(), drop_repeats=False)
+    return DECODE_CONFIGS[type(model)][0]()

@@ -22,6 +22,7 @@ from padir.models.base import BaseModel, Batch, Metrics
 from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
+from padir.nn.decode_plan import with_mask
 from padir.nn.layers import Dense, RelativePositionBias, subkeys
 from padir.nn.length import (
     LENGTH_PREDICTORS,
@@ -31,7 +32,7 @@ from padir.nn.length import (
     prepend_length_token,
 )
 from padir.nn.network import EncoderDecoder
-from padir.objectives import corruption, losses
+from padir.objectives import contexts, corruption, losses
 from padir.objectives.corruption import CorruptionConfig
 from padir.runtime.sharding import constrain
 from padir.types import PAD_ID, Array, PyTree
@@ -90,6 +91,9 @@ class _Padir(nnx.Module):
 class PadirModel(BaseModel):
     """Parallel decoding by iterative refinement.
 
+    With `NetworkConfig.disentangled_context` it is a DisCo model (Kasai et al. 2020): in place of noise it is trained
+    with contexts, drawn for each position (`objectives.contexts`), and it decodes with `Refinement.order`.
+
     Attributes:
       ids, network, max_source_length, max_target_length, loss, freeze: see `BaseModel`; the decoder must not be
         causal.
@@ -140,6 +144,20 @@ class PadirModel(BaseModel):
                 f"{self.network.max_positions} learnt positions; raise NetworkConfig.max_positions"
             )
         self.corruption.check(self.ids, self.max_target_length)
+        if self.network.disentangled_context:
+            self._check_disentangled()
+
+    def _check_disentangled(self) -> None:
+        """Refuses what means nothing to a model that observes tokens or does not, and never reads its own."""
+        wrong = {
+            "corruption": (self.corruption != CorruptionConfig(), "contexts are drawn, not noise; leave the defaults"),
+            "num_stages": (self.num_stages != 1, "contexts are of true tokens, which no later stage has; set it to 1"),
+            "rejecter": (self.rejecter, "no token is remasked; set it to False"),
+            "causal_stage": (self.causal_stage, "there is no causal mode; set it to False"),
+        }
+        for name, (is_wrong, advice) in wrong.items():
+            if is_wrong:
+                raise PadirError(f"PadirModel.{name}: with NetworkConfig.disentangled_context {advice}")
 
     @property
     def source_prefix(self) -> int:
@@ -211,9 +229,14 @@ class PadirModel(BaseModel):
 
         Returns:
           The batch with `decoder_input_tokens` [B, Lt] int32 and `decoder_loss_weights` [B, Lt] float32 of the first
-          stage, and for each later one `decoder_noise_tokens/stage_<s>` [B, Lt] int32, which replace stutter.
+          stage, and for each later one `decoder_noise_tokens/stage_<s>` [B, Lt] int32, which replace stutter. With a
+          disentangled context the inputs are the targets, beside `decoder_contexts` [B, Lt, Lt] bool.
         """
         key, targets = rng.stream(key, "corruption"), batch["decoder_target_tokens"]
+        if self.network.disentangled_context:
+            weights = contexts.predicted(targets).astype(jnp.float32)
+            drawn = {"decoder_input_tokens": targets, "decoder_loss_weights": weights}
+            return {**batch, **drawn, "decoder_contexts": contexts.draw(key, targets)}
         noise = self.ids, self.corruption, self.max_target_length
         corrupted = corruption.corrupt(jax.random.fold_in(key, 0), targets, *noise)
         later = {
@@ -241,6 +264,8 @@ class PadirModel(BaseModel):
         encoded, length_logits = self.encode(params, source, dropout_keys[0])
         plan = module.network.plan(encoded, source, targets)
         inputs, weights = features["decoder_input_tokens"], features["decoder_loss_weights"]
+        if self.network.disentangled_context:
+            inputs, plan = with_mask(inputs, self.ids.mask_id), plan.observing(features["decoder_contexts"])
         inside = (targets != PAD_ID).astype(jnp.float32)
         metrics: Metrics = {}
         objective, conditioning = jnp.zeros((), jnp.float32), None

@@ -91,9 +91,16 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, h
     """Refuses a configuration that this model cannot decode with.
 
     Raises:
-      PadirError: more hypotheses than lengths or candidates than pieces, a start that targets are too long for, a
-        rejecter's policy without a rejecter, a rescorer with `t5x_compat`, or an oracle that nobody tells the lengths.
+      PadirError: an order without a disentangled context or the other way round, more hypotheses than lengths or
+        candidates than pieces, a start that targets are too long for, a rejecter's policy without a rejecter, a
+        rescorer with `t5x_compat`, or an oracle that nobody tells the lengths.
     """
+    if model.network.disentangled_context != (config.order is not None):
+        raise PadirError(
+            "Refinement.order: this model has a disentangled context; set EasyFirst(), as gin/decode/disco_4.gin does"
+            if config.order is None
+            else "Refinement.order: only a model with NetworkConfig.disentangled_context has one; set None"
+        )
     config.start.check(model.max_target_length, model.ids)
     if not has_lengths and model.length_predictor == "oracle":
         raise PadirError("decode: a model with the length predictor 'oracle' needs the lengths of its targets")
@@ -196,9 +203,12 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
 
     every = jnp.broadcast_to(job.live[:, None], job.lengths.shape)
     if not config.likeliest_first or every.shape[1] == 1:
-        return ranked(refined(slice(None), every), model.max_target_length)
-    first = refined(slice(0, 1), every[:, :1])
-    return ranked(_with_likelier(first, refined, every[:, 1:], job, config), model.max_target_length, best_only=True)
+        found, count = refined(slice(None), every), None
+    else:
+        found, count = _with_likelier(refined(slice(0, 1), every[:, :1]), refined, every[:, 1:], job, config), 1
+    preferred = found.scores if job.rescorer is not None else _preference(config, found.scores, found.lengths)
+    order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
+    return ranked(found, order, model.max_target_length)
 
 
 def _with_likelier(
@@ -247,6 +257,15 @@ def _refine_rows(
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)
 
 
+def _preference(config: Refinement, scores: Array, lengths: Array) -> Array:
+    """What hypotheses are put in order by, highest first: scores and lengths [B, K] → [B, K] float32.
+
+    With `config.order` the EOS at the end is known, at no cost. EOS alone would be the best hypothesis of all, having
+    nothing to be unsure of; it comes last. (The authors' code tries no such length.)
+    """
+    return scores if config.order is None else jnp.where(lengths > 1, scores, -jnp.inf)
+
+
 def _first_step(
     model: BaseModel,
     module: nnx.Module,
@@ -276,7 +295,8 @@ def _first_step(
         if config.keep_hypotheses > hypotheses:
             raise PadirError(f"Refinement.keep_hypotheses: {config.keep_hypotheses} of {hypotheses} lengths given")
         scores = config.rank(state.log_probs, rows.inside, rows.length_log_probs.reshape(-1))
-        kept = shortcuts.best_rows(scores.reshape(rows.lengths.shape), config.keep_hypotheses)
+        preferred = _preference(config, scores.reshape(rows.lengths.shape), rows.lengths)
+        kept = shortcuts.best_rows(preferred, config.keep_hypotheses)
         state, rows = shortcuts.keep_rows(state, kept), rows.keep(kept)
         said = StepOutput(output.logits, candidates=output.candidates, next_candidates=output.next_candidates)
         output = jax.tree.map(lambda field: field[kept], said)
@@ -349,7 +369,7 @@ def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypo
     shape = job.lengths.shape
     scores, steps_run = scores.reshape(shape), state.steps_run.reshape(shape)
     found = Refined(tokens.reshape(*shape, longest), scores, job.lengths, steps_run, state.step, state.trace)
-    return ranked(found, longest, t5x_compat.best_first(scores))
+    return ranked(found, t5x_compat.best_first(scores), longest)
 
 
 def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> Array:

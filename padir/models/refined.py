@@ -30,11 +30,8 @@ class Refined:
     trace: Trace | None = None
 
 
-def ranked(found: Refined, max_length: int, order: Array | None = None, *, best_only: bool = False) -> Hypotheses:
-    """The result, targets padded to `max_length`, in `order` [B, K] (best first; by default that of the scores)."""
-    if order is None:
-        order = jnp.argsort(-found.scores, axis=-1, stable=True)
-    order = order[:, :1] if best_only else order
+def ranked(found: Refined, order: Array, max_length: int) -> Hypotheses:
+    """The result: the hypotheses of `order` [B, k], best first, targets padded to `max_length`."""
     more = max_length - found.tokens.shape[-1]
     fields = {
         "tokens": jnp.pad(found.tokens, ((0, 0), (0, 0), (0, more))),

@@ -42,9 +42,14 @@ def check(model: BaseModel, config: Verified, *, has_lengths: bool) -> None:
     """Refuses a configuration that this model cannot draft with.
 
     Raises:
-      PadirError: a start that targets are too long for, more hypotheses than lengths, or an oracle that nobody tells
-        the lengths.
+      PadirError: a disentangled context, a start that targets are too long for, more hypotheses than lengths, or an
+        oracle that nobody tells the lengths.
     """
+    if model.network.disentangled_context:
+        raise PadirError(
+            "decode: Verified drafts without contexts, but this model has NetworkConfig.disentangled_context; use "
+            "Refinement with an order"
+        )
     config.start.check(model.max_target_length, model.ids)
     if config.num_hypotheses > model.max_target_length:
         raise PadirError(

@@ -103,7 +103,7 @@ def decoder_pass(
       config: the network.
       rows: hypotheses N.
       queries: positions computed of each: the target's length; with a cache 1, or the active positions.
-      keys: positions attended to: the target's length, or the room of the cache.
+      keys: positions attended to: the target's length, or the room of the cache. A disentangled context adds MASK.
       source: source tokens.
       sources: sources B, whose keys and values the hypotheses share.
       logits: whether the logits of all queries are computed.
@@ -112,10 +112,12 @@ def decoder_pass(
     # With a cache keys and values of the other positions, and the values of positional attention.
     cached = (3 if config.positional_attention else 2) * rows * keys if queries < keys else 0
     memory = Cost(0, 0, width * (2 * sources * source + cached))
-    layer = 4 * _dense(positions, config.embed_dim, width) + rows * 2 * _mix(queries, keys, width)
-    layer += 2 * _dense(positions, config.embed_dim, width) + 2 * _mix(positions, source, width) + memory
+    read, keys = (positions + rows, keys + 1) if config.disentangled_context else (positions, keys)
+    queried, keyed = (_dense(count, config.embed_dim, width) for count in (positions, read))
+    layer = 2 * queried + 2 * keyed + rows * 2 * _mix(queries, keys, width)
+    layer += 2 * queried + 2 * _mix(positions, source, width) + memory
     if config.positional_attention:
-        layer += 2 * _dense(positions, config.embed_dim, width) + rows * _mix(queries, keys, width)
+        layer += queried + keyed + rows * _mix(queries, keys, width)
     layer += _mlp(config, positions)
     total = config.num_decoder_layers * layer
     return total + all_logits(config, positions) if logits else total

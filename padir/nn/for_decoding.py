@@ -39,7 +39,9 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
         layer.attention.join(compute_type)
         layer.attention.keep_heads(compute_type)
     for layer in decoder.layers:
-        layer.self_attention.join(compute_type, causal=config.causal)
+        if not config.disentangled_context:
+            # There queries are not made of what keys and values are made of.
+            layer.self_attention.join(compute_type, causal=config.causal)
         for _, attention in nnx.iter_children(layer):
             if isinstance(attention, MultiHeadAttention):
                 if config.causal:

@@ -10,75 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
-from padir.checks import whole
 from padir.errors import PadirError
 from padir.nn import cache as kv_cache
 from padir.nn import masks, stack
-from padir.nn.attention import KeyValue, MultiHeadAttention, joined, unfold_queries
+from padir.nn.attention import KeyValue, joined
+from padir.nn.blocks import DecoderLayer, EncoderLayer, residual
 from padir.nn.cache import DecoderCache, LayerCache
+from padir.nn.config import NetworkConfig
 from padir.nn.decode_plan import DecodePlan
-from padir.nn.layers import ACTIVATIONS, MLP, Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkeys
+from padir.nn.layers import Dense, Embed, RelativePositionBias, RMSNorm, dropout, subkeys
 from padir.nn.weights import factor_type
 from padir.runtime.remat import rematerialised
 from padir.runtime.sharding import constrain
 from padir.types import Array
-
-_SIZES = (
-    *("vocab_size", "embed_dim", "num_heads", "head_dim", "mlp_dim"),
-    *("num_encoder_layers", "num_decoder_layers", "max_positions"),
-)
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Size and shape of the network. The defaults are the paper's base model, with a parallel decoder unless `causal`.
-
-    Attributes:
-      vocab_size: padded vocabulary size V.
-      causal: True for an autoregressive decoder, False for a parallel one.
-      positional_attention: whether decoder layers attend by position (Gu et al. 2018); parallel only.
-      max_positions: how many target positions have a learnt embedding (positional attention).
-      dtype: activations' type, 'float32' or 'bfloat16'; parameters, logits and loss are float32.
-      float32_attention_logits: compute attention logits and their softmax in float32 rather than in `dtype`.
-    """
-
-    vocab_size: int = 32_128
-    embed_dim: int = 512
-    num_heads: int = 8
-    head_dim: int = 64
-    mlp_dim: int = 2048
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    mlp_activation: str = "relu"
-    tied_logits: bool = True
-    causal: bool = False
-    positional_attention: bool = True
-    max_positions: int = 256
-    dropout_rate: float = 0.1
-    dtype: str = "float32"
-    float32_attention_logits: bool = True
-
-    def __post_init__(self):
-        for name in _SIZES:
-            whole(f"NetworkConfig.{name}", getattr(self, name))
-        if self.mlp_activation not in ACTIVATIONS:
-            raise PadirError(
-                f"NetworkConfig.mlp_activation: unknown {self.mlp_activation!r}; choose one of {', '.join(ACTIVATIONS)}"
-            )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise PadirError(f"NetworkConfig.dtype: unknown {self.dtype!r}; choose float32 or bfloat16")
-        if self.causal and self.positional_attention:
-            raise PadirError("NetworkConfig: positional_attention needs a parallel decoder; set causal=False")
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise PadirError(f"NetworkConfig.dropout_rate: {self.dropout_rate} is not in [0, 1)")
 
 
 @struct.dataclass
@@ -96,26 +46,6 @@ class DecoderOutput:
     self_attentions: Array
     cross_attentions: Array
     cache: DecoderCache
-
-
-class EncoderLayer(nnx.Module):
-    """Self-attention and MLP, each normed before and added to the residual."""
-
-    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
-        self.pre_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
-        self.attention = _attention(config, rngs)
-        self.pre_mlp_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
-        self.mlp = _mlp(config, rngs)
-        self.dropout_rate = config.dropout_rate
-
-    def __call__(self, x: Array, bias: Array, key: Array | None) -> Array:
-        """x [B, Ls, E], bias [B, H, Ls, Ls] → [B, Ls, E]."""
-        keys = subkeys(key, 4)
-        attended, _ = self.attention(*self.attention.query_key_value(self.pre_attention_layer_norm(x)), bias, keys[0])
-        x = _residual(x + dropout(attended, self.dropout_rate, keys[1]))
-        fed = self.mlp(self.pre_mlp_layer_norm(x), keys[2])
-        return _residual(x + dropout(fed, self.dropout_rate, keys[3]))
 
 
 class Encoder(nnx.Module):
@@ -137,70 +67,6 @@ class Encoder(nnx.Module):
         return dropout(self.encoder_norm(x), self.dropout_rate, last)
 
 
-class DecoderLayer(nnx.Module):
-    """Self-attention, positional attention if any, cross-attention, MLP."""
-
-    def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
-        self.pre_self_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
-        self.self_attention = _attention(config, rngs)
-        if config.positional_attention:
-            self.pre_positional_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
-            self.positional_attention = _attention(config, rngs)
-        self.pre_cross_attention_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
-        self.encoder_decoder_attention = _attention(config, rngs)
-        self.pre_mlp_layer_norm = RMSNorm(config.embed_dim, dtype=dtype)
-        self.mlp = _mlp(config, rngs)
-        self.dropout_rate = config.dropout_rate
-
-    def positional_logits(self, position_embeddings: Array) -> Array:
-        """Position embeddings [Lt, E] → logits of positional attention without a bias [1, H, Lt, Lt]."""
-        query, keys = self.positional_attention.query_key_value(
-            self.pre_positional_attention_layer_norm(position_embeddings)[None]
-        )
-        return self.positional_attention.logits(query, keys.key)
-
-    def __call__(
-        self,
-        x: Array,
-        source: KeyValue,
-        source_bias: Array,
-        self_bias: Array,
-        positional_weights: Array | None,
-        cached: tuple[LayerCache, Array] | None,
-        key: Array | None,
-    ) -> tuple[Array, Array, Array, LayerCache]:
-        """x [N, q, E] → (x, self-attention weights, cross-attention weights, keys and values).
-
-        `cached` is (keys and values of all positions, position): the new ones are written there.
-        """
-        dropout_keys = subkeys(key, 7)
-        query, keys = self.self_attention.query_key_value(self.pre_self_attention_layer_norm(x))
-        if cached is not None:
-            keys = kv_cache.write(cached[0].self_attention, keys, cached[1])
-        attended, self_weights = self.self_attention(query, keys, self_bias, dropout_keys[0])
-        x = _residual(x + dropout(attended, self.dropout_rate, dropout_keys[1]))
-
-        values = None
-        if positional_weights is not None:
-            # Values are the residual itself, un-normed, and the output is not dropped: as in the release.
-            weights = dropout(positional_weights, self.dropout_rate, dropout_keys[2])
-            values = self.positional_attention.values(x)
-            if cached is not None:
-                values = kv_cache.write(cached[0].positional, values, cached[1])
-            x = _residual(x + self.positional_attention.apply(weights, values))
-
-        normed = self.pre_cross_attention_layer_norm(x)
-        # [B·K, q, E] → [B, K·q, E]: all hypotheses of a source are just more queries on its one memory.
-        folded = self.encoder_decoder_attention.queries(normed.reshape(source.key.shape[0], -1, normed.shape[-1]))
-        attended, cross = self.encoder_decoder_attention(folded, source, source_bias, dropout_keys[3])
-        x = _residual(x + dropout(attended.reshape(x.shape), self.dropout_rate, dropout_keys[4]))
-
-        fed = self.mlp(self.pre_mlp_layer_norm(x), dropout_keys[5])
-        x = _residual(x + dropout(fed, self.dropout_rate, dropout_keys[6]))
-        return x, self_weights, unfold_queries(cross, x.shape[0]), LayerCache(keys, values)
-
-
 class Decoder(nnx.Module):
     """Embedded target → hidden states, given a plan."""
 
@@ -215,6 +81,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.List([DecoderLayer(config, rngs) for _ in range(config.num_decoder_layers)])
         self.decoder_norm = RMSNorm(config.embed_dim, dtype=dtype)
         self.dropout_rate = config.dropout_rate
+        self.disentangled_context = config.disentangled_context
 
     def positional_logits(self, length: int) -> Array:
         """Of positional attention, of every layer: [layers, H, length, length] without a bias."""
@@ -242,19 +109,29 @@ class Decoder(nnx.Module):
             del attention.key, attention.value
 
     def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
-        """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one."""
+        """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one.
+
+        With a disentangled context x is [N, Lt + 1, E], the last of them MASK.
+        """
         self_bias, positional = plan.self_bias, plan.positional_weights or (None,) * len(self.layers)
         if cache is not None:
             queries = partial(kv_cache.queries, cache.position, x.shape[1])
             self_bias, positional = jax.tree.map(queries, (self_bias, positional))
         first, last, *of_layers = subkeys(key, 2 + len(self.layers))
+        observed = None
+        if self.disentangled_context:
+            first, of_observed = subkeys(first, 2)
+            observed = dropout(x, self.dropout_rate, of_observed)
+            # Every position begins as MASK; hidden states never become keys or values.
+            x = jnp.broadcast_to(x[:, -1:], x[:, :-1].shape)
         x = dropout(x, self.dropout_rate, first)
         caches = (None,) * len(self.layers) if cache is None else cache.layers
 
         def run(layer: DecoderLayer, x: Array, of_layer: tuple) -> tuple[Array, tuple[Array, Array, LayerCache]]:
             source, positional, layer_cache, key = of_layer
             cached = None if cache is None else (layer_cache, cache.position)
-            x, *found = rematerialised(layer)(x, source, plan.source_bias, self_bias, positional, cached, key)
+            biases = plan.source_bias, self_bias, positional
+            x, *found = rematerialised(layer)(x, source, *biases, cached, observed, key)
             return x, tuple(found)
 
         x, found = stack.through(self.layers, run, x, [*zip(plan.source, positional, caches, of_layers, strict=True)])
@@ -281,7 +158,7 @@ class EncoderDecoder(nnx.Module):
 
     def encode(self, tokens: Array, dropout_key: Array | None = None) -> Array:
         """Source tokens [B, Ls] int32 → encoder output [B, Ls, E]."""
-        return self.encoder(_residual(self.token_embedder(tokens)), masks.encoder_mask(tokens), dropout_key)
+        return self.encoder(residual(self.token_embedder(tokens)), masks.encoder_mask(tokens), dropout_key)
 
     def plan(self, encoded: Array, source_tokens: Array, target: Array | int) -> DecodePlan:
         """Computes what all steps of a decode, or all stages of training, share.
@@ -336,9 +213,12 @@ class EncoderDecoder(nnx.Module):
         dropout_key: Array | None = None,
         conditioning: Array | None = None,
     ) -> DecoderOutput:
-        """Target tokens [N, q] int32, and what is added to their embeddings [N, q, E] → DecoderOutput."""
+        """Target tokens [N, q] int32, and what is added to their embeddings [N, q, E] → DecoderOutput.
+
+        With a disentangled context the tokens are those of `decode_plan.with_mask`, the plan is one `observing`.
+        """
         x = self.token_embedder(tokens)
-        return self.decoder(_residual(x if conditioning is None else x + conditioning), plan, cache, dropout_key)
+        return self.decoder(residual(x if conditioning is None else x + conditioning), plan, cache, dropout_key)
 
     def logits(self, hidden: Array) -> Array:
         """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""
@@ -379,21 +259,3 @@ class EncoderDecoder(nnx.Module):
         if self.decoder.layers[0].self_attention.masks_heads:
             heads, dtype = (math.prod(heads),), factor_type(dtype, None)
         return kv_cache.empty_cache(config.num_decoder_layers, rows, max_length, heads, dtype)
-
-
-def _residual(x: Array) -> Array:
-    """x [N, L, E], split over devices as the rules say; N = B where training does so."""
-    return constrain(x, "batch", "length", "act_embed")
-
-
-def _attention(config: NetworkConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
-    sizes = config.embed_dim, config.num_heads, config.head_dim
-    return MultiHeadAttention(*sizes, float32_logits=config.float32_attention_logits, **_common(config, rngs))
-
-
-def _mlp(config: NetworkConfig, rngs: nnx.Rngs) -> MLP:
-    return MLP(config.embed_dim, config.mlp_dim, activation=config.mlp_activation, **_common(config, rngs))
-
-
-def _common(config: NetworkConfig, rngs: nnx.Rngs) -> dict[str, Any]:
-    return {"dropout_rate": config.dropout_rate, "dtype": jnp.dtype(config.dtype), "rngs": rngs}

@@ -14,8 +14,9 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
 from padir.decoding.initial import StartWithRandom
+from padir.decoding.order import EasyFirst
 from padir.decoding.refinement import Refinement
-from padir.decoding.remasking import RemaskLinear
+from padir.decoding.remasking import RemaskLinear, RemaskNothing
 from padir.decoding.replacement import ReplaceWithRandom
 from padir.decoding.stopping import StopWhenAll, StopWhenCertain, StopWhenStable
 from padir.decoding.threshold import RemaskBelowThreshold
@@ -163,6 +164,9 @@ def test_a_decode_file_is_what_its_name_says(name):
         "padir": lambda: Refinement(num_steps=int(number)),
         "mask_predict": lambda: Refinement(
             num_steps=int(number), remask=RemaskLinear(), rewrite_only_remasked=True, drop_repeats=False
+        ),
+        "disco": lambda: Refinement(
+            num_steps=int(number), remask=RemaskNothing(), order=EasyFirst(), drop_repeats=False
         ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),

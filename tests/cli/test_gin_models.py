@@ -93,3 +93,13 @@ def test_another_shape_changes_nothing_else_of_a_run(run, shape, kind):
     same = {"num_encoder_layers": 6, "num_decoder_layers": 6}
     assert dataclasses.replace(model, network=dataclasses.replace(model.network, **same)) == plain
     assert gin_config.query_parameter("train.num_steps") == 500_000
+
+
+@pytest.mark.parametrize("run", ["text_files_padir", "tatoeba_de_en_padir", "wmt14_de_en_padir"])
+def test_a_disentangled_model_has_the_size_of_the_runs_own(run):
+    """`models/disentangled.gin` goes after the file of any PaDIR run."""
+    plain, disco = (built([f"runs/{run}.gin", *more]) for more in ([], ["models/disentangled.gin"]))
+    assert disco.network.disentangled_context and disco.num_stages == 1
+    assert disco.parameter_count() == plain.parameter_count()
+    network = dataclasses.replace(disco.network, disentangled_context=False)
+    assert dataclasses.replace(disco, network=network, num_stages=2) == plain

@@ -35,6 +35,7 @@ PADIR = PadirModel(
 )
 CAUSAL = dataclasses.replace(STILL, causal=True, positional_attention=False)
 AR = AutoregressiveModel(TokenIds(20), CAUSAL, 8, 8)
+DISCO = PadirModel(TokenIds(20), dataclasses.replace(STILL, disentangled_context=True), 8, 8, num_stages=1)
 SEED = 3
 
 
@@ -61,7 +62,9 @@ def one_step(model, num_devices, batch, accumulate):
 
 
 @pytest.mark.parametrize(
-    ("model", "num_devices", "accumulate"), [(PADIR, 4, 4), (AR, 1, 4)], ids=["padir, 4 devices", "ar"]
+    ("model", "num_devices", "accumulate"),
+    [(PADIR, 4, 4), (AR, 1, 4), (DISCO, 4, 2)],
+    ids=["padir, 4 devices", "ar", "disco, 4 devices"],
 )
 def test_gradient_and_metrics_are_those_of_the_whole_batch(model, num_devices, accumulate):
     batch = uneven(16, accumulate)

@@ -9,7 +9,9 @@ import pytest
 from tiny_models import rows
 
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.order import EasyFirst
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
@@ -28,12 +30,17 @@ SIZES = {"embed_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 128, "drop
 SIZES |= {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_positions": 8}
 MODELS = {
     "padir": PadirModel(IDS, NetworkConfig(**SIZES), 8, 8),
+    "disco": PadirModel(IDS, NetworkConfig(**SIZES, disentangled_context=True), 8, 8, num_stages=1),
     # Chance comes from corruption in one model and from dropout in the other; both in one would only compile longer.
     "ar": AutoregressiveModel(
         IDS, NetworkConfig(**SIZES | {"dropout_rate": 0.1, "causal": True, "positional_attention": False}), 8, 8
     ),
 }
-DECODE = {"padir": Refinement(num_steps=2), "ar": Autoregressive()}
+DECODE = {
+    "padir": Refinement(num_steps=2),
+    "disco": Refinement(num_steps=2, remask=RemaskNothing(), order=EasyFirst()),
+    "ar": Autoregressive(),
+}
 # Small steps: large ones would blow up, within 20 of them, the last bits in which sums of another order differ. (With
 # 0.005 the losses below are 2e-7 apart; with 0.02, on some CPUs, units of a feed-forward layer came to lie on the other
 # side of ReLU's edge, and losses 1e-4 apart.)
@@ -88,13 +95,14 @@ def decoder(kind):
     return jax.jit(decode)
 
 
-# Every preset on 2 and on 8 devices, as test_multiprocess does for data parallelism; not both models in all of them,
+# Every preset on 2 and on 8 devices, as test_multiprocess does for data parallelism; not all models in all of them,
 # since each takes ten seconds to compile.
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
         *(("padir", "fsdp, 8"), ("padir", "tensor, 8"), ("padir", "fsdp+tensor, 8")),
         *(("ar", "fsdp, 2"), ("ar", "tensor, 2"), ("ar", "fsdp+tensor, 8")),
+        ("disco", "fsdp+tensor, 8"),
     ],
 )
 def test_losses_and_translations_are_those_of_one_device(kind, name):
@@ -104,7 +112,7 @@ def test_losses_and_translations_are_those_of_one_device(kind, name):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     source = np.asarray(rows(16, 8, 7, IDS))
     alone, scores = decoder(kind)(jax.device_get(one.params), source)
-    assert len({tuple(row) for row in alone.tolist()}) >= {"padir": 5, "ar": 2}[kind] and alone.max() > 1
+    assert len({tuple(row) for row in alone.tolist()}) >= {"padir": 5, "disco": 5, "ar": 2}[kind] and alone.max() > 1
     found, found_scores = decoder(kind)(jax.device_get(state.params), source)
     np.testing.assert_array_equal(found, alone)
     np.testing.assert_allclose(found_scores, scores, rtol=1e-4)

@@ -1,6 +1,7 @@
 """Training end to end: metrics, kill and resume, what is refused, and starting from another run."""
 
 import dataclasses
+import functools
 import gzip
 import itertools
 import json
@@ -22,6 +23,7 @@ from padir.decoding.verified import Verified
 from padir.errors import PadirError, Preempted
 from padir.metrics.writers import read_metrics
 from padir.models.causal_mode import causal_params
+from padir.models.kinds import default_decode
 from padir.models.padir import PadirModel
 from padir.nn.layers import rebucketed
 from padir.runs.checkpoints import Checkpointer
@@ -601,6 +603,53 @@ def test_a_joint_run_from_training_to_text(tiny, vocabulary, tmp_path):
     model = tiny.model("ar")(TokenIds(300))
     begun = start_from(model.init(1), str(run), vocabulary, make_mesh(), network=model.network)
     jax.tree.map(np.testing.assert_array_equal, begun, causal_params(joint.params))
+
+
+def test_a_disco_run_from_a_teacher_to_text(tiny, vocabulary, tmp_path):
+    """It starts from the teacher's parameters, learns words from words, and decodes easy-first by default."""
+
+    def model(ids):
+        plain = tiny.model()(ids)
+        network = dataclasses.replace(plain.network, disentangled_context=True)
+        return dataclasses.replace(plain, network=network, num_stages=1)
+
+    fresh, mesh = model(TokenIds(300)).init(1), make_mesh()
+    begun = start_from(fresh, str(tiny.ar), vocabulary, mesh, network=model(TokenIds(300)).network)
+    plainly = start_from(fresh, str(tiny.ar), vocabulary, mesh, network=tiny.model()(TokenIds(300)).network)
+    jax.tree.map(np.testing.assert_array_equal, begun, plainly)
+
+    run = tmp_path / "disco"
+    cadence = Cadence(log=20, evaluate=120, checkpoint=0)
+    tiny.train(run, model=model, num_steps=120, buckets=(16, 32), cadence=cadence, initialize_from=str(tiny.ar))
+    lines = read_metrics(run / "metrics" / "metrics.jsonl")
+    # Of 300 pieces; EOS, which is easy, does not count.
+    assert lines[-1]["validation/token_accuracy/stage_1"] > 0.2
+    assert lines[-1]["train/loss/stage_1"] < lines[0]["train/loss/stage_1"] - 0.5
+    disco = padir.load(run)
+    examples = PreparedSet.open(tiny.data).split("test").read(range(8))
+    nothing, everything = (_loss_where_observed(disco, examples, observed) for observed in (False, True))
+    assert everything < nothing - 0.1, "words that are observed help"
+    texts = [example.source_text for example in examples[:3]]
+    found = disco.translate(texts)
+    assert found == disco.translate(texts, default_decode(disco.model))
+    alone = [disco.translate([text])[0] for text in texts]
+    assert [each.text for each in found] == [each.text for each in alone] and len({each.text for each in found}) > 1
+    assert all(1 < each.steps_run <= 4 for each in found)
+
+
+def _loss_where_observed(translator, examples, observed):
+    """Nats a word where each position observes all other words, or none."""
+
+    def padded(rows):
+        return np.array([np.pad(row, (0, 32 - len(row))) for row in rows], np.int32)
+
+    targets = padded([each.target_ids for each in examples])
+    batch = {"encoder_input_tokens": padded([each.source_ids for each in examples]), "decoder_target_tokens": targets}
+    features = translator.model.features(batch, jax.random.key(0))
+    contexts = np.broadcast_to(((targets > 1) & observed | (targets == 1))[:, None], (len(targets), 32, 32))
+    features["decoder_contexts"] = contexts
+    share = functools.partial(translator.model.loss_share, train=False, totals=translator.model.totals(features))
+    return float(jax.jit(share)(translator.params, features, None)[1]["loss/stage_1"])
 
 
 def test_train_starts_from_another_run_only_once(tiny, tmp_path):
