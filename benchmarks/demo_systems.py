@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 import gin as gin_config
 from padir.benchmark.facts import run_facts
 from padir.benchmark.latency import Asked
@@ -43,6 +45,8 @@ class Demo:
     """
 
     def __init__(self, folder: Path):
+        # Nothing is compiled twice, however often a benchmark is run; no timing includes compilation.
+        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
         config.parse(["runs/demo.gin"], [])
         self.settings = gin_config.query_parameter("demo.config").scoped_configurable_fn()
         self._folder = folder
