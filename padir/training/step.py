@@ -16,7 +16,9 @@ from padir.errors import PadirError
 from padir.models.axes import parameter_shardings
 from padir.models.base import Batch, Metrics
 from padir.models.kinds import Model
+from padir.nn.rounded import rounding_products
 from padir.nn.stack import scanning_layers
+from padir.nn.weights import check_training_type
 from padir.runs.train_state import TrainState, abstract_train_state, shardings_of
 from padir.runtime import remat as rematerialisation
 from padir.runtime.platforms import choices, tracing_for
@@ -54,6 +56,7 @@ def make_train_step(
     scan_layers: bool = False,
     ema_decay: float | None = None,
     skip_non_finite: bool = False,
+    compute_type: str | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Returns the jitted function that does one update.
 
@@ -72,6 +75,7 @@ def make_train_step(
       ema_decay: the decay d of the moving average of the parameters: after each update, average =
         d · average + (1 - d) · parameters. None for states without an average.
       skip_non_finite: whether an update with a non-finite loss or gradient changes only the counts of steps.
+      compute_type: 'bfloat16' to round the factors of products, forward and in gradients; see `nn.rounded`.
 
     Returns:
       The function (state, batch) → (state, metrics). It donates the given state, which must not be used afterwards.
@@ -80,12 +84,13 @@ def make_train_step(
       number of non-pad source and target tokens of the batch) and, with `skip_non_finite`, `skipped` (1 or 0).
 
     Raises:
-      PadirError: `accumulate` is below 1, `remat` is unknown, or sizes do not divide evenly over the mesh. The
-        returned function raises it if a batch does not divide into the micro-batches.
+      PadirError: `accumulate` is below 1, `remat` or `compute_type` is unknown, or sizes do not divide evenly over the
+        mesh. The returned function raises it if a batch does not divide into the micro-batches.
     """
     if accumulate < 1:
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
     rematerialisation.check(remat)
+    check_training_type("train.compute_type", compute_type)
     platform = mesh.devices.flat[0].platform
 
     def split(gradients: PyTree) -> PyTree:
@@ -104,7 +109,8 @@ def make_train_step(
             return model.loss_and_metrics(copied(model.join_frozen(trained, frozen)), batch, key, True)
 
         remembering = rematerialisation.rematerialising(remat)
-        with tracing_for(platform), activations(mesh, rules), remembering, scanning_layers(scan_layers):
+        rounding = rounding_products(compute_type is not None)
+        with tracing_for(platform), activations(mesh, rules), remembering, scanning_layers(scan_layers), rounding:
             if accumulate == 1:
                 (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
                 gradients = split(gradients)
@@ -221,6 +227,8 @@ def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
 
 def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> Callable[[PyTree, Batch], Metrics]:
     """Returns the jitted function (params, batch) → metrics, without dropout and with the same corruption every time.
+
+    Its products are never rounded, so that losses of runs with and without a `compute_type` compare.
 
     Args:
       model: the model.
