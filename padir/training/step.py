@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -91,7 +92,6 @@ def make_train_step(
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
     rematerialisation.check(remat)
     check_training_type("train.compute_type", compute_type)
-    platform = mesh.devices.flat[0].platform
 
     def split(gradients: PyTree) -> PyTree:
         # Gradients are split like their parameters, so each device sums and updates only its own part.
@@ -108,9 +108,7 @@ def make_train_step(
         def objective(trained: PyTree):
             return model.loss_and_metrics(copied(model.join_frozen(trained, frozen)), batch, key, True)
 
-        remembering = rematerialisation.rematerialising(remat)
-        rounding = rounding_products(compute_type is not None)
-        with tracing_for(platform), activations(mesh, rules), remembering, scanning_layers(scan_layers), rounding:
+        with _tracing(mesh, rules, remat, scan_layers, compute_type):
             if accumulate == 1:
                 (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
                 gradients = split(gradients)
@@ -131,8 +129,23 @@ def make_train_step(
         in_shardings=(shardings, batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
-        compiler_options=_compiler_options(platform),
+        compiler_options=_compiler_options(mesh.devices.flat[0].platform),
     )
+
+
+@contextlib.contextmanager
+def _tracing(
+    mesh: Mesh, rules: AxisRules, remat: str = "none", scan_layers: bool = False, compute_type: str | None = None
+) -> Iterator[None]:
+    """Context manager: the model is traced for these devices and with these options of training."""
+    with (
+        tracing_for(mesh.devices.flat[0].platform),
+        activations(mesh, rules),
+        rematerialisation.rematerialising(remat),
+        scanning_layers(scan_layers),
+        rounding_products(compute_type is not None),
+    ):
+        yield
 
 
 @functools.cache
@@ -244,7 +257,7 @@ def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> 
     """
 
     def step(params: PyTree, batch: Batch) -> Metrics:
-        with tracing_for(mesh.devices.flat[0].platform), activations(mesh, rules):
+        with _tracing(mesh, rules):
             metrics = model.loss_and_metrics(params, batch, rng.stream(0, "evaluation"), False)[1]
         rows = (batch["decoder_target_tokens"][:, 0] != PAD_ID).sum()
         return {**metrics, "rows": rows}
