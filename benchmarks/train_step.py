@@ -8,15 +8,23 @@ new state and the metrics on the host.
 Timed updates take turns, in a random order, with plain matrix products: the forward and backward products of a dense
 layer. The rate of the fastest product is the machine's rate, with which the rate of the model is compared. An update
 that is not timed precedes each timed one. Prints a table and writes JSON.
+
+With `--compute_type`, updates whose products are rounded take turns with those in float32. With `--data_dir`, a
+prepared set, models of the size of gin/models/small.gin are trained on batches of it, evenly spread over an epoch in
+the order of their lengths: in each type and with each set of buckets, in turns. What they do in a second is counted in
+target tokens, padding left out:
+
+    python benchmarks/train_step.py --compute_type=auto --data_dir=runs/tatoeba --output=FILE.json
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,47 +34,65 @@ import numpy as np
 
 from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
+from padir.data.batching import Buckets, load_batch, schedule
+from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import Model
 from padir.models.padir import PadirModel
+from padir.nn.fastest_type import resolved_for_training
 from padir.nn.network import NetworkConfig
 from padir.runs.train_state import create_train_state
 from padir.runtime import host_memory, sharding
 from padir.training.optimizers import OptimizerConfig
-from padir.training.step import make_train_step
-from padir.types import EOS_ID, UNK_ID, TokenIds
+from padir.training.step import make_train_step, model_features
+from padir.types import EOS_ID, PAD_ID, UNK_ID, TokenIds
 
 # Milliseconds per update of T5X with the same shapes on 2 cores of the same kind, measured outside this repository.
 # T5X looks up embeddings by one-hot products, and its PaDIR runs the encoder again in each stage.
 T5X_MS = {"AR": 1586.0, "PaDIR, 2 stages": 3311.0}
 _NUM_STEPS = 100_000
+# By name, those of gin/runs/tatoeba_base.gin at commit 92fc87a and now.
+BUCKETS = {"6 buckets": (8, 12, 16, 24, 32, 64), "10 buckets": (7, 9, 11, 13, 15, 17, 20, 25, 34, 64)}
+# Models that are measured on a corpus, and their sizes in gin/models/small.gin.
+_ON_CORPUS = ("AR", "PaDIR, 2 stages")
+_SMALL = {"embed_dim": 256, "layers": 4}
 
 
 class Updates:
-    """A model in training. Each call performs one update.
+    """A model in training. Each call performs one update, on the first batch or another.
 
     Attributes:
       model: the model.
-      compile_seconds: time that XLA took to compile the update.
-      xla_flops: operations of the compiled update as counted by XLA, including element-wise ones.
+      compile_seconds: time that XLA took to compile the update on the first batch.
+      xla_flops: operations of that update as counted by XLA, including element-wise ones.
     """
 
-    def __init__(self, model: Model, batch: dict[str, np.ndarray]):
+    def __init__(self, model: Model, batch: dict[str, np.ndarray], compute_type: str | None = None):
         self.model, self._batch = model, batch
         self._mesh = sharding.make_mesh(jax.devices()[:1])
         optimizer = OptimizerConfig()
         updates = optimizer.build(_NUM_STEPS)
         self._state = create_train_state(model, updates, 0, self._mesh)
-        step = make_train_step(model, updates, optimizer.schedule(_NUM_STEPS), 0, self._mesh)
+        schedule = optimizer.schedule(_NUM_STEPS)
+        self._step = make_train_step(model, updates, schedule, 0, self._mesh, compute_type=compute_type)
+        self._compiled: dict[Any, jax.stages.Compiled] = {}
         began = time.perf_counter()
-        self._step = step.lower(self._state, sharding.place_batch(batch, self._mesh)).compile()
+        program = self._program(batch)
         self.compile_seconds = time.perf_counter() - began
-        self.xla_flops = self._step.cost_analysis()["flops"]
+        self.xla_flops = program.cost_analysis()["flops"]
 
-    def __call__(self, _: Any = None) -> dict[str, float]:
+    def _program(self, batch: dict[str, np.ndarray]) -> jax.stages.Compiled:
+        shape = tuple(array.shape for array in batch.values())
+        if shape not in self._compiled:
+            lowered = self._step.lower(self._state, sharding.place_batch(batch, self._mesh))
+            self._compiled[shape] = lowered.compile()
+        return self._compiled[shape]
+
+    def __call__(self, batch: dict[str, np.ndarray] | None = None) -> dict[str, float]:
         """Performs an update; returns its metrics after the new state has been computed."""
-        self._state, metrics = self._step(self._state, sharding.place_batch(self._batch, self._mesh))
+        batch = self._batch if batch is None else batch
+        self._state, metrics = self._program(batch)(self._state, sharding.place_batch(batch, self._mesh))
         jax.block_until_ready(self._state)
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
@@ -78,23 +104,45 @@ def main() -> None:
     sizes = {"batch": 16, "source": 32, "target": 32, "repeats": 30, "embed_dim": 512, "layers": 6, "pieces": 32_000}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--compute_type", help="measure updates in this type, too: bfloat16 or auto")
+    parser.add_argument("--data_dir", help="measure small models on this prepared set, too")
+    parser.add_argument("--corpus_batches", type=int, default=16, help="batches of an epoch that are measured")
+    parser.add_argument("--corpus_batch", type=int, default=512, help="pairs in each of them")
     options = parser.parse_args()
     host_memory.keep_freed_before_jax()  # As `padir train` does.
-    result = measure(**{name: getattr(options, name) for name in sizes})
-    write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
+    kind = resolved_for_training("--compute_type", options.compute_type)
+    result = measure(**{name: getattr(options, name) for name in sizes}, compute_type=kind)
     print(table(result))
+    if options.data_dir is not None:
+        # Of many batches each is timed less often.
+        counts = {"count": options.corpus_batches, "repeats": max(options.repeats // 10, 1)}
+        result["corpus"] = measure_on_corpus(options.data_dir, kind, batch=options.corpus_batch, **counts)
+        print(corpus_table(result["corpus"]))
+    write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
 
 
 def measure(
-    *, batch: int, source: int, target: int, repeats: int, embed_dim: int, layers: int, pieces: int
+    *,
+    batch: int,
+    source: int,
+    target: int,
+    repeats: int,
+    embed_dim: int,
+    layers: int,
+    pieces: int,
+    compute_type: str | None = None,
 ) -> dict[str, Any]:
-    """Times updates and plain products in turns; returns the result to be written."""
+    """Times updates and plain products in turns; returns the result to be written.
+
+    With a `compute_type`, each system has a part of that name for its updates in this type.
+    """
     facts = run_facts()
     features = random_batch(batch, source, target, pieces)
     built = models(embed_dim, layers, pieces, source, target)
     products = plain_products(batch * target, built["AR"].network)
     shape = {"batch": batch, "source": source, "target": target}
-    systems = {name: timed(name, model, features, products, repeats, shape) for name, model in built.items()}
+    options = products, repeats, shape, compute_type
+    systems = {name: timed(name, model, features, *options) for name, model in built.items()}
     return {"facts": facts | {"load_average_after": list(os.getloadavg())}, **shape, "systems": systems}
 
 
@@ -105,14 +153,87 @@ def timed(
     products: dict[str, tuple[Callable[[Any], Any], int]],
     repeats: int,
     shape: dict[str, int],
+    compute_type: str | None = None,
 ) -> dict[str, Any]:
     """Times the updates of one model in turns with plain products; returns its part of the result."""
-    updates = Updates(model, features)
-    runs: dict[str, Callable[[Any], Any]] = {name: updates, **{name: run for name, (run, _) in products.items()}}
+    updates = {name: Updates(model, features)}
+    if compute_type is not None:
+        updates[compute_type] = Updates(model, features, compute_type)
+    runs: dict[str, Callable[[Any], Any]] = {**updates, **{name: run for name, (run, _) in products.items()}}
     timings = take_turns(runs, [None], repeats=repeats, untimed=1)
     machine = {name: flop / _seconds(timings[name]) / 1e9 for name, (_, flop) in products.items()}
-    described = describe(updates, timings[name], max(machine.values()), shape)
-    return described | {"machine_gflops_per_second": machine} | _against_t5x(name, timings[name])
+    described = describe(updates[name], timings[name], max(machine.values()), shape)
+    described |= {"machine_gflops_per_second": machine} | _against_t5x(name, timings[name])
+    if compute_type is not None:
+        rounded = describe(updates[compute_type], timings[compute_type], max(machine.values()), shape)
+        faster = {"speed_up": _seconds(timings[name]) / _seconds(timings[compute_type])}
+        described[compute_type] = rounded | faster | _against_t5x(name, timings[compute_type])
+    return described
+
+
+def measure_on_corpus(
+    data_dir: str, compute_type: str | None, *, batch: int, count: int, repeats: int
+) -> dict[str, Any]:
+    """Times updates of small models on batches of a prepared set, in turns; returns that part of the result.
+
+    Args:
+      data_dir: the prepared set.
+      compute_type: measured beside float32 unless it is None.
+      batch: pairs in a batch.
+      count: batches of each set of buckets. They are of even ranks in an epoch sorted by length, and therefore have the
+        set's own distribution of lengths.
+      repeats: timed updates on each batch.
+    """
+    data = PreparedSet.open(data_dir)
+    pieces, longest = data.vocabulary().num_pieces, max(map(max, BUCKETS.values()))
+    built = models(**_SMALL, pieces=pieces, source=longest, target=longest)
+    batches = {name: spread_batches(data, lengths, batch, count) for name, lengths in BUCKETS.items()}
+    types = dict.fromkeys((None, compute_type))
+    found = {}
+    for name in _ON_CORPUS:
+        # All sets of buckets of a type share its state and its programs.
+        updates = {kind: Updates(built[name], batches["6 buckets"][0], kind) for kind in types}
+        runs = {
+            f"{kind or 'float32'}, {which}": lambda at, run=updates[kind], of=batches[which]: run(of[at])
+            for kind, which in itertools.product(types, BUCKETS)
+        }
+        found[name] = compared(take_turns(runs, range(count), repeats=repeats, untimed=1), batches)
+    facts = {"pieces": pieces, "batch": batch, "batches": count, "buckets": BUCKETS}
+    return facts | {"examples": len(data.split("train")), "models": found}
+
+
+def spread_batches(data: PreparedSet, lengths: Sequence[int], batch: int, count: int) -> list[dict[str, np.ndarray]]:
+    """Returns `count` batches of the first epoch, of even ranks when it is sorted by length."""
+    split, buckets = data.split("train"), Buckets.square(lengths)
+    epoch = schedule(split.lengths, buckets=buckets, batch_size=batch, seed=0, epoch=0)
+    ranked = np.argsort(epoch.bucket, kind="stable")
+    chosen = ranked[((np.arange(count) + 0.5) / count * len(ranked)).astype(int)]
+    padded = [buckets.boundaries[bucket] for bucket in epoch.bucket[chosen]]
+    return [
+        model_features(load_batch(split, rows, shape)) for rows, shape in zip(epoch.rows[chosen], padded, strict=True)
+    ]
+
+
+def compared(
+    timings: Mapping[str, Timing], batches: Mapping[str, Sequence[dict[str, np.ndarray]]]
+) -> dict[str, dict[str, Any]]:
+    """Target tokens per second of each system, and how many times those of the first.
+
+    Args:
+      timings: by 'TYPE, BUCKETS'; requests are the numbers of the batches.
+      batches: by the name of the buckets.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, timing in timings.items():
+        targets = [batch["decoder_target_tokens"] for batch in batches[name.partition(", ")[2]]]
+        tokens, places = sum(int((rows != PAD_ID).sum()) for rows in targets), sum(rows.size for rows in targets)
+        # Each batch by its median, because a pause of the machine would otherwise count as many updates.
+        seconds = sum(np.median(timing.samples[timing.requests == at]) for at in range(len(targets))) / 1e3
+        row = {"target_tokens_per_second": tokens / seconds, "target_tokens": tokens, "filled": tokens / places}
+        first = next(iter(found.values()), row)
+        faster = row["target_tokens_per_second"] / first["target_tokens_per_second"]
+        found[name] = row | {"speed_up": faster, "step_ms": timing.to_dict()}
+    return found
 
 
 def models(embed_dim: int, layers: int, pieces: int, source: int, target: int) -> dict[str, Model]:
@@ -208,11 +329,18 @@ def _seconds(timing: Timing) -> float:
 
 def table(result: dict[str, Any]) -> str:
     """Formats a result as a Markdown table."""
+    rows = {}
+    for name, row in result["systems"].items():
+        rows[name] = row
+        if "bfloat16" in row:
+            rows[f"{name}, bfloat16"] = row["bfloat16"] | {
+                "machine_gflops_per_second": row["machine_gflops_per_second"]
+            }
     lines = [
         "| model | compile s | n | median ms | 95% | p99 | tokens/s | GFLOP | GFLOP/s | machine | share | T5X / it |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, row in result["systems"].items():
+    for name, row in rows.items():
         step, plain = row["step_ms"], max(row["machine_gflops_per_second"].values())
         low, high = step["median_ci95"]
         against = f"{row['speed_up_over_t5x']:.2f}x" if "speed_up_over_t5x" in row else "–"
@@ -221,6 +349,19 @@ def table(result: dict[str, Any]) -> str:
             f"{step['p99']:.0f} | {row['tokens_per_second']:.0f} | {row['gflop']:.0f} | "
             f"{row['gflops_per_second']:.0f} | {plain:.0f} | {100 * row['of_machine']:.0f}% | {against} |"
         )
+    return "\n".join(lines)
+
+
+def corpus_table(corpus: dict[str, Any]) -> str:
+    """Formats what was measured on a corpus as a Markdown table."""
+    lines = ["| model | products, lengths | n | p99 ms | filled | target tokens/s | times |"]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
+    for model, systems in corpus["models"].items():
+        for name, row in systems.items():
+            lines.append(
+                f"| {model} | {name} | {row['step_ms']['n']} | {row['step_ms']['p99']:.0f} | "
+                f"{100 * row['filled']:.0f}% | {row['target_tokens_per_second']:.0f} | {row['speed_up']:.2f}x |"
+            )
     return "\n".join(lines)
 
 

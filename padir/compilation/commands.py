@@ -90,6 +90,7 @@ def compile_train(
             given["accumulate"],
             given["guards"].skip_non_finite,
             given["scan_layers"],
+            given["compute_type"],
         )
         for length in (buckets if every_bucket else buckets[-1:])
     }

@@ -22,6 +22,7 @@ from padir.inference.program import decode_program
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.verification import Verifier
+from padir.nn.fastest_type import resolved_for_training
 from padir.runs.train_state import abstract_train_state
 from padir.runtime import sharding
 from padir.runtime.platforms import tracing_for
@@ -125,6 +126,8 @@ class Update:
       accumulate: micro-batches.
       skip_non_finite: as in `training.guards.Guards`.
       scan_layers: whether layers are gone through in a loop.
+      compute_type: what the factors of products with weights are rounded to; may be 'auto' for devices that need not be
+        measured.
     """
 
     model: Model
@@ -137,6 +140,7 @@ class Update:
     accumulate: int = 1
     skip_non_finite: bool = False
     scan_layers: bool = False
+    compute_type: str | None = None
 
     def lower(self, topology: Topology) -> jax.stages.Lowered:
         """Traces it for the devices of `topology`; raises PadirError if sizes do not divide over them."""
@@ -161,6 +165,7 @@ class Update:
             ema_decay=ema,
             skip_non_finite=self.skip_non_finite,
             scan_layers=self.scan_layers,
+            compute_type=resolved_for_training("train.compute_type", self.compute_type),
         )
         tokens = jax.ShapeDtypeStruct((self.batch_size, self.length), jnp.int32, sharding=sharding.batch_sharding(mesh))
         return step.lower(state, dict.fromkeys(MODEL_FEATURES, tokens))

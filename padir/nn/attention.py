@@ -15,7 +15,7 @@ from flax import nnx, struct
 
 from padir.nn.layers import Dense, dropout
 from padir.nn.reductions import softmax
-from padir.nn.weights import factor_type, for_products
+from padir.nn.weights import factor_type, for_products, rounds_in_training
 from padir.runtime.platforms import choices
 from padir.runtime.sharding import constrain
 from padir.types import Array
@@ -77,7 +77,7 @@ class MultiHeadAttention(nnx.Module):
 
     def _heads_of(self, dense: Dense, x: Array) -> Array:
         """x [B, L, E] by one of the projections → [B, L, H, D]."""
-        if dense.for_products is not None or not choices().keeps_heads:
+        if dense.for_products is not None or not _keeps_heads():
             return self.split_heads(dense(x))
         weight = dense.weight[...].astype(self.dtype)
         by_head = weight.reshape(self.num_heads, -1, weight.shape[-1])
@@ -170,7 +170,7 @@ class MultiHeadAttention(nnx.Module):
             return self.out(self._of_head(mixed.reshape(*weights.shape[:3], -1)).sum(axis=1))
         mixed = _weighted_sums(weights.astype(self.dtype), value.swapaxes(1, 2))
         of_heads = self.out_of_heads
-        if of_heads is None and self.out.for_products is None and choices().keeps_heads:
+        if of_heads is None and self.out.for_products is None and _keeps_heads():
             of_heads = _of_heads(self.out.weight[...].astype(self.dtype), self.num_heads)
         if of_heads is not None:
             mixed = mixed.astype(of_heads.dtype)
@@ -197,6 +197,11 @@ def unfold_queries(weights: Array, rows: int) -> Array:
     batch, heads, _, source_length = weights.shape
     unfolded = weights.reshape(batch, heads, rows // batch, -1, source_length)
     return jnp.moveaxis(unfolded, 2, 1).reshape(rows, heads, -1, source_length)
+
+
+def _keeps_heads() -> bool:
+    """Whether products of weights as they are trained read and write heads as an axis."""
+    return choices().keeps_heads and not rounds_in_training()
 
 
 def _of_heads(weight: Array, num_heads: int) -> Array:
@@ -253,7 +258,7 @@ def _matmul(left: Array, right: Array, summed: tuple[int, int], dtype: jnp.dtype
 
 def _over_queries(left: Array, right: Array, dtype: jnp.dtype | None = None) -> Array:
     """[B, H, Q, K], [B, H, Q, D] → [B, H, K, D]."""
-    if not choices().turns_in_attention_gradient:
+    if not choices().turns_in_gradients:
         return _matmul(left, right, (2, 2), dtype)
     # The barrier keeps XLA from taking the transposition into the product, which then would go to no library.
     return _matmul(jax.lax.optimization_barrier(left.swapaxes(2, 3)), right, (3, 2), dtype)

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir.errors import PadirError
+from padir.nn import rounded
 from padir.runtime.platforms import choices
 from padir.types import Array
 
 # What decoding can round the factors of products with weights to; all other values keep the activations' type.
 COMPUTE_TYPES = ("bfloat16", "int8")
+# What training can; of int8 too little of a gradient would be left.
+TRAINING_TYPES = ("bfloat16",)
 
 # Values of jax_default_matmul_precision with which a TPU rounds float32 factors to bfloat16.
 _ROUNDING_PRECISIONS = (None, "default", "fastest", "bfloat16")
@@ -27,8 +30,17 @@ def check_compute_type(option: str, compute_type: str | None) -> None:
         raise PadirError(f"{option}: unknown {compute_type!r}; choose {known}, auto or None, as the model was trained")
 
 
+def check_training_type(option: str, compute_type: str | None) -> None:
+    """Raises PadirError that names `option` unless it is None or one of `TRAINING_TYPES`."""
+    if compute_type is not None and compute_type not in TRAINING_TYPES:
+        why = "is only for decoding" if compute_type in COMPUTE_TYPES else "is unknown"
+        raise PadirError(f"{option}: {compute_type!r} {why}; choose bfloat16, auto or None (float32, unless on a TPU)")
+
+
 def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     """weight [out, in], x [..., in] → [..., out] in `dtype`, the type that the sum is added up in.
+
+    In training, `rounded.rounding_products` rounds both factors; the sum is then float32 before it becomes `dtype`.
 
     With few rows of activations, as in decoding, XLA's matrix product on CPU is up to twice as fast with the weight as
     the first operand, where its rows are contiguous. With many rows, as in training, it is not. One row of a
@@ -36,6 +48,9 @@ def project(weight: Array, x: Array, dtype: jnp.dtype) -> Array:
     in `runtime.platforms`.
     """
     x, rows, how = x.astype(weight.dtype), x.size // x.shape[-1], choices()
+    if rounds_in_training():
+        summed = rounded.product(weight, x.reshape(rows, -1) if how.flattens_rows else x)
+        return summed.reshape(*x.shape[:-1], -1).astype(dtype)
     if rows == 1 and (how.pads_every_row or weight.dtype.itemsize < 4):
         eight = jnp.pad(x.reshape(1, -1), ((0, 7), (0, 0)))
         return project(weight, eight, dtype)[0].reshape(*x.shape[:-1], -1)
@@ -117,10 +132,15 @@ def products_round() -> bool:
     return choices().rounds_weights and jax.config.jax_default_matmul_precision in _ROUNDING_PRECISIONS
 
 
+def rounds_in_training() -> bool:
+    """Whether products are to round their factors and the matrix unit does not do it anyway."""
+    return rounded.active() and not products_round()
+
+
 def factor_type(dtype: jnp.dtype, compute_type: str | None) -> jnp.dtype:
     """The floating-point type in which decoding keeps the factors of products, for activations in `dtype`."""
-    rounded = compute_type == "bfloat16" or (compute_type is None and products_round())
-    return jnp.dtype("bfloat16") if rounded else dtype
+    rounds = compute_type == "bfloat16" or (compute_type is None and products_round())
+    return jnp.dtype("bfloat16") if rounds else dtype
 
 
 def for_products(weight: Array, dtype: jnp.dtype, compute_type: str | None) -> nnx.Module:

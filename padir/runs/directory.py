@@ -167,9 +167,7 @@ def check_settings(
     settings = json.loads(json.dumps(settings))
     record: dict[str, Any] = {"settings": settings, "changes": []}
     if step is not None and path.exists():
-        record = _read_json(path)
-        if not isinstance(record, dict) or record.keys() != {"settings", "changes"}:
-            raise _damaged(path, "it must hold 'settings' and 'changes'")
+        record = _read_record(path)
         changes = differences(record["settings"], settings)
         fixed = [change for change in changes if not any(_names([change], name) for name in may_change)]
         if fixed:
@@ -188,6 +186,16 @@ def check_settings(
             )
     if not read_only:
         write_text(path, json.dumps(record, indent=2) + "\n")
+
+
+def recorded_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
+    """Returns the settings in train.json; {} if there is none.
+
+    Raises:
+      PadirError: train.json is damaged.
+    """
+    path = Path(run_dir) / TRAIN_FILE
+    return _read_record(path)["settings"] if path.exists() else {}
 
 
 def differences(stored: Any, given: Any, path: str = "") -> list[str]:
@@ -222,6 +230,14 @@ def _read_model(path: Path) -> tuple[Model, str]:
         raise PadirError(f"{path}: no such file; is this a run directory of `padir train`?") from None
     except (KeyError, TypeError) as error:
         raise _damaged(path, repr(error)) from error
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Returns the contents of a train.json."""
+    record = _read_json(path)
+    if not isinstance(record, dict) or record.keys() != {"settings", "changes"}:
+        raise _damaged(path, "it must hold 'settings' and 'changes'")
+    return record
 
 
 def _read_json(path: Path) -> Any:

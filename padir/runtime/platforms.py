@@ -35,7 +35,8 @@ class Choices:
       reduces_jointly: whether maxima and sums of exponentials are found together (`nn.reductions`).
       copies_table: whether, in data-parallel training, each device uses its own copy of the token embeddings, so that
         their gradients are summed over the devices once.
-      turns_in_attention_gradient: whether attention's gradient transposes a factor before the product, not in it.
+      turns_in_gradients: whether gradients that add up over queries (of attention) or rows (of `nn.rounded`)
+        transpose a factor before the product, not in it.
     """
 
     weight_first_rows: int
@@ -48,7 +49,7 @@ class Choices:
     rounds_weights: bool
     reduces_jointly: bool
     copies_table: bool
-    turns_in_attention_gradient: bool
+    turns_in_gradients: bool
 
 
 # Measured by benchmarks/operand_order.py. The choices for GPU are those for CPU where nobody has measured another.
@@ -63,7 +64,7 @@ _CPU = Choices(
     rounds_weights=False,
     reduces_jointly=False,
     copies_table=False,
-    turns_in_attention_gradient=True,
+    turns_in_gradients=True,
 )
 _GPU = Choices(
     weight_first_rows=64,
@@ -76,7 +77,7 @@ _GPU = Choices(
     rounds_weights=False,
     reduces_jointly=False,
     copies_table=False,
-    turns_in_attention_gradient=False,
+    turns_in_gradients=False,
 )
 # Estimated by XLA's compiler (benchmarks/tpu_programs.py). With the axes of a product as they are, XLA fuses it with
 # what reads it. A product of one row in float32 would run on the vector unit and read four bytes a weight.
@@ -91,7 +92,7 @@ _TPU = Choices(
     rounds_weights=True,
     reduces_jointly=True,
     copies_table=True,
-    turns_in_attention_gradient=False,
+    turns_in_gradients=False,
 )
 OF_PLATFORM = {"cpu": _CPU, "gpu": _GPU, "cuda": _GPU, "rocm": _GPU, "tpu": _TPU}
 

@@ -85,6 +85,7 @@ class Run:
       remat: what the backward pass recomputes, one of `remat.CHOICES`.
       scan_layers: whether layers are gone through in a loop.
       guards: how training reacts to non-finite numbers and to stalls.
+      compute_type: what the factors of products with weights are rounded to; until the run begins, it may be 'auto'.
     """
 
     run_dir: str
@@ -101,6 +102,7 @@ class Run:
     remat: str
     scan_layers: bool
     guards: Guards
+    compute_type: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that decide the parameters, apart from the model, as JSON values for train.json."""
@@ -119,6 +121,7 @@ class Run:
             "num_steps": self.num_steps,
             "optimizer": dataclasses.asdict(self.optimizer),
             "skip_non_finite": self.guards.skip_non_finite,
+            "compute_type": self.compute_type,
         }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ from padir.errors import PadirError
 from padir.models.axes import parameter_shardings
 from padir.models.base import Batch, Metrics
 from padir.models.kinds import Model
+from padir.nn.rounded import rounding_products
 from padir.nn.stack import scanning_layers
+from padir.nn.weights import check_training_type
 from padir.runs.train_state import TrainState, abstract_train_state, shardings_of
 from padir.runtime import remat as rematerialisation
 from padir.runtime.platforms import choices, tracing_for
@@ -54,6 +57,7 @@ def make_train_step(
     scan_layers: bool = False,
     ema_decay: float | None = None,
     skip_non_finite: bool = False,
+    compute_type: str | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Returns the jitted function that does one update.
 
@@ -72,6 +76,7 @@ def make_train_step(
       ema_decay: the decay d of the moving average of the parameters: after each update, average =
         d · average + (1 - d) · parameters. None for states without an average.
       skip_non_finite: whether an update with a non-finite loss or gradient changes only the counts of steps.
+      compute_type: 'bfloat16' to round the factors of products, forward and in gradients; see `nn.rounded`.
 
     Returns:
       The function (state, batch) → (state, metrics). It donates the given state, which must not be used afterwards.
@@ -80,13 +85,13 @@ def make_train_step(
       number of non-pad source and target tokens of the batch) and, with `skip_non_finite`, `skipped` (1 or 0).
 
     Raises:
-      PadirError: `accumulate` is below 1, `remat` is unknown, or sizes do not divide evenly over the mesh. The
-        returned function raises it if a batch does not divide into the micro-batches.
+      PadirError: `accumulate` is below 1, `remat` or `compute_type` is unknown, or sizes do not divide evenly over the
+        mesh. The returned function raises it if a batch does not divide into the micro-batches.
     """
     if accumulate < 1:
         raise PadirError(f"train.accumulate: {accumulate} is not at least 1")
     rematerialisation.check(remat)
-    platform = mesh.devices.flat[0].platform
+    check_training_type("train.compute_type", compute_type)
 
     def split(gradients: PyTree) -> PyTree:
         # Gradients are split like their parameters, so each device sums and updates only its own part.
@@ -103,8 +108,7 @@ def make_train_step(
         def objective(trained: PyTree):
             return model.loss_and_metrics(copied(model.join_frozen(trained, frozen)), batch, key, True)
 
-        remembering = rematerialisation.rematerialising(remat)
-        with tracing_for(platform), activations(mesh, rules), remembering, scanning_layers(scan_layers):
+        with _tracing(mesh, rules, remat, scan_layers, compute_type):
             if accumulate == 1:
                 (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
                 gradients = split(gradients)
@@ -125,8 +129,23 @@ def make_train_step(
         in_shardings=(shardings, batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
-        compiler_options=_compiler_options(platform),
+        compiler_options=_compiler_options(mesh.devices.flat[0].platform),
     )
+
+
+@contextlib.contextmanager
+def _tracing(
+    mesh: Mesh, rules: AxisRules, remat: str = "none", scan_layers: bool = False, compute_type: str | None = None
+) -> Iterator[None]:
+    """Context manager: the model is traced for these devices and with these options of training."""
+    with (
+        tracing_for(mesh.devices.flat[0].platform),
+        activations(mesh, rules),
+        rematerialisation.rematerialising(remat),
+        scanning_layers(scan_layers),
+        rounding_products(compute_type is not None),
+    ):
+        yield
 
 
 @functools.cache
@@ -222,6 +241,8 @@ def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
 def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> Callable[[PyTree, Batch], Metrics]:
     """Returns the jitted function (params, batch) → metrics, without dropout and with the same corruption every time.
 
+    Its products are never rounded, so that losses of runs with and without a `compute_type` compare.
+
     Args:
       model: the model.
       mesh: the devices. The rows of a batch are split over its data axes.
@@ -236,7 +257,7 @@ def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> 
     """
 
     def step(params: PyTree, batch: Batch) -> Metrics:
-        with tracing_for(mesh.devices.flat[0].platform), activations(mesh, rules):
+        with _tracing(mesh, rules):
             metrics = model.loss_and_metrics(params, batch, rng.stream(0, "evaluation"), False)[1]
         rows = (batch["decoder_target_tokens"][:, 0] != PAD_ID).sum()
         return {**metrics, "rows": rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,12 +20,22 @@ from padir.data.records import PreparedSet
 from padir.errors import PadirError
 from padir.metrics.writers import MetricWriter
 from padir.models.kinds import Model
+from padir.nn.fastest_type import AUTO, resolved_for_training
+from padir.nn.weights import check_training_type
 from padir.runs.checkpoints import Checkpointer
-from padir.runs.directory import METRICS_FOLDER, check_settings, check_shared, save_data, save_model
+from padir.runs.directory import (
+    METRICS_FOLDER,
+    check_settings,
+    check_shared,
+    recorded_settings,
+    save_data,
+    save_model,
+)
 from padir.runs.train_state import TrainState, create_train_state
 from padir.runtime import host_memory, sharding
 from padir.runtime import remat as rematerialisation
 from padir.runtime.distributed import first_process, is_first, say
+from padir.runtime.platforms import tracing_for
 from padir.runtime.preemption import Preemption
 from padir.runtime.sharding import Layout
 from padir.training.describe import describe_training, num_pieces
@@ -44,6 +55,7 @@ MAY_CHANGE = {
     "optimizer": "the learning rate of later steps follows the new schedule",
     "accumulate": "dropout is drawn anew",
     "skip_non_finite": "non-finite updates are treated differently from now on",
+    "compute_type": "products are rounded differently from now on",
 }
 
 
@@ -67,6 +79,7 @@ def train(
     layout: Layout = Layout(),
     remat: str = "none",
     scan_layers: bool = False,
+    compute_type: str | None = None,
     describe: bool = False,
     guards: Guards = Guards(),
     peak_teraflops: float | None = None,
@@ -102,6 +115,9 @@ def train(
         weights) or 'layer' (everything except the inputs of the layers).
       scan_layers: whether the program goes through the layers in a loop. It is then smaller and compiles sooner, but an
         update takes longer. Choose `remat='layer'` with it, because a loop is slow in keeping results.
+      compute_type: 'bfloat16' rounds the factors of products with weights, forward and in gradients, which is faster on
+        some devices; sums, parameters and everything else stay float32. 'auto' does so where it is faster; what it
+        stands for is decided when the run begins and recorded, so that the run keeps it wherever it is resumed.
       describe: do not train; print each parameter with its shape and its share on a device.
       guards: how training reacts to non-finite numbers and to stalls.
       peak_teraflops: the peak performance of one device in 10^12 floating-point operations per second, for the metric
@@ -115,6 +131,8 @@ def train(
       Preempted: the job received SIGTERM. The state is saved, and the same call resumes from it.
     """
     rematerialisation.check(remat)
+    if compute_type != AUTO:
+        check_training_type("train.compute_type", compute_type)
     if describe:
         describe_training(model, data_dir, settings, optimizer.build(num_steps), layout, optimizer.ema_decay)
         return None
@@ -143,6 +161,7 @@ def train(
         remat,
         scan_layers,
         guards,
+        compute_type,
     )
     return _train(run, cadence, initialize_from, peak_teraflops)
 
@@ -157,7 +176,7 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
     watched = Watchdog(activity, run.guards.stall_seconds)
     with Preemption() as preemption, watched, _checkpointer(run, cadence, activity) as checkpointer:
         with activity.doing(START):
-            state, start_step = _begin(run, updates, mesh, checkpointer, initialize_from)
+            run, state, start_step = _begin(run, updates, mesh, checkpointer, initialize_from)
         if start_step is not None and start_step > run.num_steps:
             return state
         finished = start_step == run.num_steps
@@ -165,7 +184,7 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
             return state
         schedule = run.optimizer.schedule(run.num_steps)
         options = {"rules": rules, "remat": run.remat, "scan_layers": run.scan_layers, "ema_decay": ema_decay}
-        options |= {"skip_non_finite": run.guards.skip_non_finite}
+        options |= {"skip_non_finite": run.guards.skip_non_finite, "compute_type": run.compute_type}
         step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **options)
         devices = devices_of(run.model, mesh, peak_teraflops)
         with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
@@ -189,25 +208,34 @@ def _checkpointer(run: Run, cadence: Cadence, activity: Activity) -> Iterator[Ch
 
 def _begin(
     run: Run, updates: optax.GradientTransformation, mesh: Mesh, checkpointer: Checkpointer, initialize_from: str | None
-) -> tuple[TrainState, int | None]:
-    """Returns the state to start from, and the step of its checkpoint, which is None for a new run."""
+) -> tuple[Run, TrainState, int | None]:
+    """Returns the run, with a compute type by name, the state to start from, and its step, None if the run is new."""
     state = create_train_state(
         run.model, updates, run.seed, mesh, run.layout.rules, ema=run.optimizer.ema_decay is not None
     )
     restored = checkpointer.restore_newest(state)
     start_step = None if restored is None else int(restored.step)
     finished = restored is not None and start_step >= run.num_steps
+    run = dataclasses.replace(run, compute_type=_compute_type(run, mesh, start_step))
     check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
     save_data(run.run_dir, run.data.manifest)
     if restored is not None:
         verb = "already finished" if finished else "resuming"
         say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
-        return restored, start_step
+        return run, restored, start_step
     if initialize_from is not None:
         vocabulary = run.data.vocabulary()
         begun = start_from(state.params, initialize_from, vocabulary, mesh, network=run.model.network)
         state = state.replace(params=begun, ema=state.ema and jax.tree.map(jnp.copy, begun))
-    return state, None
+    return run, state, None
+
+
+def _compute_type(run: Run, mesh: Mesh, start_step: int | None) -> str | None:
+    """Returns what the run's compute type stands for: of 'auto', what is recorded of a run that has begun."""
+    if run.compute_type == AUTO and start_step is not None:
+        return recorded_settings(run.run_dir).get("compute_type")
+    with tracing_for(mesh.devices.flat[0].platform):
+        return resolved_for_training("train.compute_type", run.compute_type)
 
 
 def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None) -> PreparedSet:

@@ -16,10 +16,17 @@ def told(monkeypatch):
         monkeypatch.setattr(fastest_type, "x86_extensions", lambda: frozenset(extensions))
         measured = {None: 10.0, "bfloat16": 10.0, "int8": 10.0} | seconds
         monkeypatch.setattr(fastest_type, "product_seconds", lambda: measured)
+        monkeypatch.setattr(
+            fastest_type, "training_product_seconds", lambda: {kind: measured[kind] for kind in (None, "bfloat16")}
+        )
+        forget()
+
+    def forget():
         fastest_type._measured.cache_clear()
+        fastest_type._measured_in_training.cache_clear()
 
     yield tell
-    fastest_type._measured.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(
@@ -50,9 +57,42 @@ def test_others_are(told, seconds, expected):
     assert fastest_type.resolved("compute_type", "auto") == expected
 
 
-def test_measuring_times_every_type():
-    seconds = fastest_type.product_seconds()
-    assert list(seconds) == [None, "bfloat16", "int8"]
+@pytest.mark.parametrize(
+    ("extensions", "expected"),
+    [(("amx_int8", "avx512_bf16"), "bfloat16"), (("avx512_bf16",), "bfloat16"), (("avx2", "avx512_vnni"), None)],
+)
+def test_training_knows_the_same_processors(told, extensions, expected):
+    told(*extensions, int8=1.0)
+    assert fastest_type.resolved_for_training("train.compute_type", "auto") == expected
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(5.0, "bfloat16"), (9.2, None), (11.0, None)])
+def test_training_on_others(told, seconds, expected):
+    told(bfloat16=seconds, int8=1.0)
+    assert fastest_type.resolved_for_training("train.compute_type", "auto") == expected
+
+
+def test_types_to_train_in():
+    resolved = fastest_type.resolved_for_training
+    assert [resolved("x", each) for each in (None, "bfloat16")] == [None, "bfloat16"]
+    with tracing_for("tpu"):
+        assert resolved("x", "auto") == "bfloat16"
+    with pytest.raises(PadirError, match="x: 'int8' is only for decoding; choose bfloat16, auto or None"):
+        resolved("x", "int8")
+    with pytest.raises(PadirError, match="x: 'fp8' is unknown; choose bfloat16, auto or None"):
+        resolved("x", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("measure", "types"),
+    [
+        (fastest_type.product_seconds, [None, "bfloat16", "int8"]),
+        (fastest_type.training_product_seconds, [None, "bfloat16"]),
+    ],
+)
+def test_measuring_times_every_type(measure, types):
+    seconds = measure()
+    assert list(seconds) == types
     assert all(0 < each < 1 for each in seconds.values())
 
 
