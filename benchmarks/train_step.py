@@ -113,6 +113,7 @@ def main() -> None:
     kind = resolved_for_training("--compute_type", options.compute_type)
     result = measure(**{name: getattr(options, name) for name in sizes}, compute_type=kind)
     print(table(result))
+    write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
     if options.data_dir is not None:
         # Of many batches each is timed less often.
         counts = {"count": options.corpus_batches, "repeats": max(options.repeats // 10, 1)}
