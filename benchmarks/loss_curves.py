@@ -47,6 +47,8 @@ def main() -> None:
     for name, default in {"steps": 1000, "seeds": 3, "batch": 64, "length": 12, "window": 100}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
+    if options.steps % options.window or options.seeds < 2:
+        parser.error("--steps must be a multiple of --window, and --seeds at least 2")
     host_memory.keep_freed_before_jax()  # As `padir train` does.
     facts, data = run_facts(), PreparedSet.open(options.data_dir)
     settings = {name: getattr(options, name) for name in ("steps", "batch", "length", "window")}

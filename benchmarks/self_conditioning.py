@@ -61,11 +61,8 @@ def main() -> None:
     rows = {}
     for name, latency in demo.timed(_systems(demo, 0)).items():
         found = [of_seed[name] for of_seed in of_seeds]
-        rows[name] = {**found[0], "latency_ms": latency}
-        for metric in ("bleu", "mean_steps_run"):
-            rows[name][metric] = statistics.mean(row[metric] for row in found)
-        rows[name]["bleu_of_seeds"] = [row["bleu"] for row in found]
-        rows[name]["p_values"] = [row["p_value"] for row in found if "p_value" in row]
+        means = {metric: statistics.mean(row[metric] for row in found) for metric in ("bleu", "mean_steps_run")}
+        rows[name] = means | {"bleu_of_seeds": [row["bleu"] for row in found], "latency_ms": latency, "seeds": found}
     demo.write(options.output, rows)
 
 

@@ -115,6 +115,8 @@ def attention(
             f"{run_dir}: is an autoregressive model; give the run_dir of a PaDIR model, which writes positions in "
             "parallel"
         )
+    if translator.model.network.disentangled_context:
+        raise PadirError(f"{run_dir}: has a disentangled context, whose attention is not that of a PaDIR model's words")
     decode = translator.checked(decode)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)

@@ -112,8 +112,12 @@ def _check_likeliest_first(config: Any) -> None:
     option = "Refinement.likeliest_first"
     if config.hypotheses_per_source == 1:
         raise PadirError(f"{option}: there is one hypothesis only; set Refinement.num_hypotheses, or leave it out")
-    if not hasattr(config.rank, "bound"):
-        raise PadirError(f"{option}: {type(config.rank).__name__} has no bound (see RankPolicy.bound); leave one out")
+    # A bound that was inherited is that of other scores.
+    scores, bounds = (
+        next((kind for kind in type(config.rank).__mro__ if name in vars(kind)), None) for name in ("__call__", "bound")
+    )
+    if bounds is not scores:
+        raise PadirError(f"{option}: {type(config.rank).__name__} has no bound (see BoundedRank); leave one out")
     if isinstance(config.rank, RankByLogProbability) and config.rank.length_weight <= 0:
         raise PadirError(
             f"{option}: without the lengths' own probability every hypothesis might win; set "
@@ -123,6 +127,8 @@ def _check_likeliest_first(config: Any) -> None:
         "keep_hypotheses": config.keep_hypotheses is not None,
         "shared_candidates": config.shared_candidates,
         "return_trace": config.return_trace,
+        "state_callback": config.state_callback is not None,
+        "logits_callback": config.logits_callback is not None,
         "t5x_compat": config.t5x_compat,
         "order": config.order is not None,
         "sampling at a temperature": config.sampling.temperature > 0,

@@ -26,15 +26,19 @@ class RankPolicy(Protocol):
           Scores [N] float32.
         """
 
+
+class BoundedRank(RankPolicy, Protocol):
+    """A rank policy that `Refinement.likeliest_first` can be used with."""
+
     def bound(self, length_log_probs: Array) -> Array:
         """What no hypothesis of such a length can score more than, whatever its tokens.
 
-        Only `Refinement.likeliest_first` asks. Of the same shape as `length_log_probs`, float32.
+        Takes the log-probabilities of lengths; returns float32 of their shape.
         """
 
 
 @dataclass(frozen=True)
-class RankByLogProbability(RankPolicy):
+class RankByLogProbability(BoundedRank):
     """Summed log-probability over length^alpha, plus the length's own log-probability if it has a weight.
 
     Attributes:
@@ -56,7 +60,7 @@ class RankByLogProbability(RankPolicy):
         return score + self.length_weight * length_log_probs if self.length_weight else score
 
     def bound(self, length_log_probs: Array) -> Array:
-        """The score if all tokens were certain; see `RankPolicy.bound`."""
+        """The score if all tokens were certain; see `BoundedRank.bound`."""
         return self.length_weight * length_log_probs if self.length_weight else jnp.zeros_like(length_log_probs)
 
 

@@ -83,7 +83,7 @@ class Refinement:
         devices keep all rows.
       logits_block: on one device, compute the logits of this many positions at a time where only the likeliest token is
         needed. Translations are the same up to rounding, and memory for logits does not grow with the batch. None
-        computes the logits of all positions at once; several devices always do.
+        computes the logits of all positions at once; several devices and self-conditioning always do.
       self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), a step reads what the last one
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       target_buckets: padded target lengths, ascending. The smallest that holds the longest predicted length is used.
@@ -346,7 +346,12 @@ def refinement_step(
         noise = noise_of_step(key, state.step, hypotheses, inside, num_pieces)
     tokens = jnp.where(remasked, config.replace(ReplaceView(initial, written.read, logits_sum, noise)), proposal)
 
-    stop = config.stop(stop_view(written, tokens, remasked, log_probs, same.all(-1), inside, config))
+    ranks = None if config.order is None else config.order(view, state.ranks)
+    stop_by = stop_view(written, tokens, remasked, log_probs, same.all(-1), inside, config)
+    if ranks is not None:
+        # Under other ranks the next step would observe other words.
+        stop_by = stop_by.replace(settled=stop_by.settled & (ranks == state.ranks).all(-1))
+    stop = config.stop(stop_by)
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
@@ -363,7 +368,7 @@ def refinement_step(
         memory=None if state.read is None else written.memory,
         credit=credit,
         conditioning=None if state.conditioning is None else output.conditioning,
-        ranks=None if config.order is None else jnp.where(held, state.ranks, config.order(view, state.ranks)),
+        ranks=None if config.order is None else jnp.where(held, state.ranks, ranks),
     )
     if state.trace is not None:
         trace = state.trace.record(state.step, state.tokens, new.proposal, new.log_probs, output)

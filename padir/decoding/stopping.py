@@ -29,6 +29,7 @@ class StopWhenUnchanged(StopPolicy):
     """Stops a row when X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one.
 
     With a remasking schedule that still remasks something, or with sampling, later steps may differ: the row goes on.
+    With self-conditioning they might differ, too, because they also read what the last one expected: the row stops.
     """
 
     def __call__(self, view: StopView) -> Array:

@@ -92,7 +92,7 @@ def _is_papers_recipe(decode: Refinement) -> bool:
     of it, and padding and traces change no token.
     """
     plain = Refinement()
-    free = {"num_steps", "num_hypotheses", "target_buckets", "return_trace", "return_attentions"}
+    free = {"num_steps", "num_hypotheses", "target_buckets", "return_trace", "return_attentions", "self_conditioning"}
     return all(
         getattr(decode, field.name) == getattr(plain, field.name)
         for field in dataclasses.fields(Refinement)

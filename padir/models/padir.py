@@ -107,8 +107,8 @@ class PadirModel(BaseModel):
       causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
         decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
       self_conditioning: each stage but the first also reads the embedding that the one before expected at each
-        position, a mean over all tokens, through a linear map (after Chen et al. 2022, "Analog Bits"). Decoding does so
-        step by step.
+        position, a mean over all tokens, through a linear map (after Chen et al. 2022, "Analog Bits"). `Refinement`
+        does so step by step; drafts of `Verified` do not.
     """
 
     corruption: CorruptionConfig = CorruptionConfig()

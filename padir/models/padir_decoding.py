@@ -112,11 +112,11 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, h
             f"Refinement.candidates: {config.candidates} is not below the {model.ids.num_pieces} pieces there are"
         )
     if conditions_itself(model, config):
-        for option in ("candidates", "active_positions", "t5x_compat"):
+        for option in ("candidates", "active_positions", "logits_callback", "t5x_compat"):
             if getattr(config, option):
                 raise PadirError(
-                    f"Refinement.{option}: not with self-conditioning, which needs all logits of every step; leave it "
-                    "out, or set Refinement.self_conditioning to False"
+                    f"Refinement.{option}: not with self-conditioning, which needs all of the model's own logits; "
+                    "leave it out, or set Refinement.self_conditioning to False"
                 )
     if config.remask.needs_rejecter and not model.rejecter:
         raise PadirError("Refinement.remask: RemaskRejected needs a model trained with PadirModel.rejecter = True")

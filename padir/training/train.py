@@ -216,7 +216,10 @@ def _begin(
     restored = checkpointer.restore_newest(state)
     start_step = None if restored is None else int(restored.step)
     finished = restored is not None and start_step >= run.num_steps
+    given = run.compute_type
     run = dataclasses.replace(run, compute_type=_compute_type(run, mesh, start_step))
+    if given == AUTO:
+        say(f"train.compute_type: 'auto' is {run.compute_type or 'the type of activations'} in this run")
     check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
     save_data(run.run_dir, run.data.manifest)
     if restored is not None:

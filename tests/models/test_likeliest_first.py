@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import AR, KEY, PADIR, rows, sharpen
 
-from padir.decoding.ranking import RankByLogProbability
+from padir.decoding.ranking import RankByLogProbability, RankPolicy
 from padir.decoding.refinement import Refinement
 from padir.decoding.replacement import ReplaceWithRandom
 from padir.decoding.sampling import Sampling
@@ -93,6 +93,20 @@ class Unbounded:
         return length_log_probs
 
 
+class OtherScores(RankByLogProbability):
+    """Its bound is that of the class it inherits from, whose scores are others."""
+
+    def __call__(self, log_probs, inside, length_log_probs):
+        return log_probs.max(-1)
+
+
+class FromProtocol(RankPolicy):
+    """Also without a bound."""
+
+    def __call__(self, log_probs, inside, length_log_probs):
+        return length_log_probs
+
+
 def test_what_would_change_the_result_is_refused():
     def refused(message, **options):
         with pytest.raises(PadirError, match=rf"Refinement.likeliest_first: {message}"):
@@ -100,7 +114,10 @@ def test_what_would_change_the_result_is_refused():
 
     refused("there is one hypothesis only; set Refinement.num_hypotheses", num_hypotheses=1)
     refused("without the lengths' own probability .*length_weight above 0", rank=RankByLogProbability())
-    refused("Unbounded has no bound", rank=Unbounded())
+    for rank in (Unbounded(), OtherScores(length_weight=0.1), FromProtocol()):
+        refused(f"{type(rank).__name__} has no bound", rank=rank)
+    refused("state_callback concerns", state_callback=lambda state: state)
+    refused("logits_callback concerns", logits_callback=lambda logits, state: logits)
     refused("keep_hypotheses concerns all hypotheses", keep_hypotheses=2)
     refused("return_trace concerns", return_trace=True)
     refused("sampling at a temperature concerns", sampling=Sampling(temperature=1.0))
