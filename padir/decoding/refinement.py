@@ -351,7 +351,6 @@ def refinement_step(
     if ranks is not None:
         # Under other ranks the next step would observe other words.
         stop_by = stop_by.replace(settled=stop_by.settled & (ranks == state.ranks).all(-1))
-    stop = config.stop(stop_by)
     # Finished rows are held: their neighbours' further steps must never change them, or a translation
     # would depend on what else is in the batch.
     held = state.done[:, None]
@@ -360,7 +359,7 @@ def refinement_step(
         tokens=jnp.where(held, state.tokens, tokens),
         proposal=jnp.where(held, state.proposal, proposal),
         log_probs=jnp.where(held, state.log_probs, log_probs),
-        done=state.done | stop,
+        done=state.done | config.stop(stop_by),
         steps_run=state.steps_run + ~state.done,
         remasked=jnp.where(held, state.remasked, remasked) if config.rewrite_only_remasked else None,
         logits_sum=logits_sum,
