@@ -15,6 +15,7 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.order import EasyFirst
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear, RemaskNothing
 from padir.decoding.replacement import ReplaceWithRandom
@@ -167,6 +168,9 @@ def test_a_decode_file_is_what_its_name_says(name):
         ),
         "disco": lambda: Refinement(
             num_steps=int(number), remask=RemaskNothing(), order=EasyFirst(), drop_repeats=False
+        ),
+        "lengths": lambda: Refinement(
+            num_hypotheses=int(number), rank=RankByLogProbability(length_weight=0.1), likeliest_first=True
         ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),

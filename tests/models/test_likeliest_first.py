@@ -54,15 +54,20 @@ def test_the_best_hypothesis_is_that_of_all(params, sources, weight):
 
 def test_others_are_decoded_only_if_their_length_alone_does_not_rule_them_out(params, sources):
     """By hand: the first hypothesis' score against weight · log p of the second length."""
-    for weight in (0.02, 0.3, 1.0, 5.0, 50.0):
+    seen = set()
+    for weight in (0.02, 1.0, 50.0):
         config = dataclasses.replace(FIRST, rank=RankByLogProbability(length_weight=weight))
+        one = dataclasses.replace(config, num_hypotheses=1, likeliest_first=False)
+        alone, single = (
+            jax.jit(lambda source, config=config: PADIR.decode(params, source, KEY, config)) for config in (config, one)
+        )
         for source in sources[:6]:
-            found = decode(params, source[None], config)
             _, logits = PADIR.encode(params, source[None])
             log_probs = np.sort(np.asarray(jax.nn.log_softmax(logits)[0]))[::-1]
-            one = dataclasses.replace(config, num_hypotheses=1, likeliest_first=False)
-            score = float(decode(params, source[None], one).scores[0, 0])
-            assert int(found.batch_steps) == (6 if weight * log_probs[1] > score else 3)
+            score = float(single(source[None]).scores[0, 0])
+            seen.add(passes := int(alone(source[None]).batch_steps))
+            assert passes == (6 if weight * log_probs[1] > score else 3)
+    assert seen == {3, 6}
 
 
 def test_with_a_rescorer_given_lengths_and_parallel_rows(params, sources):
