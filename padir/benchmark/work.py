@@ -15,7 +15,8 @@ def decode_cost(
 ) -> flops.Cost:
     """Returns the work of decoding a batch, padding included.
 
-    If rows are compacted while decoding, or the likeliest hypothesis is decoded first, the result is an upper bound.
+    If rows are compacted while decoding, the result is an upper bound. If the likeliest hypothesis is decoded first, it
+    is the work of decoding all of them in `steps` passes.
 
     Args:
       model: the model.
@@ -47,9 +48,10 @@ def decode_cost(
         positions = kept * queries
         return cost + flops.candidate_logits(network, positions, shortcuts.count(decode.candidates), lists=positions)
 
-    if conditions_itself(model, decode):
+    if conditions_itself(model, decode) and steps > 1:
+        # The last step passes nothing on.
         first += flops.conditioning(network, count * target)
-        first += (steps - 1) * flops.conditioning(network, kept * target)
+        first += (steps - 2) * flops.conditioning(network, kept * target)
     whole = min(steps, shortcuts.WHOLE_STEPS)
     some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)

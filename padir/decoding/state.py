@@ -57,8 +57,9 @@ class StepOutput:
 
 # tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also
 # (tokens [N, k], positions [N, k], memory of all positions) → logits [N, k, V] and the new memory. With
-# self-conditioning also conditioning=[N, L, E], what the last step passed on (zeros in the first). With an `order`
-# (tokens, contexts=[N, L, L] bool), which token each position observes.
+# self-conditioning also conditioning=[N, L, E], what the last step passed on (zeros in the first), and is_last=[] bool,
+# whether nobody will read what this one passes on. With an `order` (tokens, contexts=[N, L, L] bool), which token each
+# position observes.
 LogitsFn = Callable[..., StepOutput | Array]
 
 

@@ -127,14 +127,17 @@ def stop_view(
     remasked: Array,
     log_probs: Array,
     stable: Array,
-    inside: Array,
+    counted: Array,
     config: Any,
 ) -> StopView:
-    """What the stop policy is given: [N, L] fields but `stable` [N]; `config` is a `Refinement`."""
+    """What the stop policy is given: [N, L] fields but `stable` [N]; `config` is a `Refinement`.
+
+    `counted` are the positions that the mean entropy is taken over.
+    """
     any_remasked = remasked.any(-1)
     mean_entropy = None
     if written.entropy is not None:
-        mean_entropy = jnp.where(inside, written.entropy, 0.0).sum(-1) / jnp.maximum(inside.sum(-1), 1)
+        mean_entropy = jnp.where(counted, written.entropy, 0.0).sum(-1) / jnp.maximum(counted.sum(-1), 1)
     return StopView(
         written.read,
         tokens,

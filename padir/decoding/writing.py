@@ -43,7 +43,9 @@ def written_by(
         return shortcuts.choose(output.logits, output.candidates)
 
     def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
-        given = {} if state.conditioning is None else {"conditioning": state.conditioning}
+        given = {}
+        if state.conditioning is not None:
+            given = {"conditioning": state.conditioning, "is_last": state.step + 1 >= limit}
         given |= {} if state.ranks is None else {"contexts": order.contexts(state.ranks)}
         output, logits_sum = with_callback(as_output(logits_fn(state.tokens, **given)), state, config)
         entropies = entropy(output.logits) if config.needs_entropy else None

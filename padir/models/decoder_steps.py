@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -31,12 +32,13 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
         memory: PyTree = None,
         *,
         conditioning: Array | None = None,
+        is_last: Array | bool = False,
         contexts: Array | None = None,
     ) -> StepOutput:
         """tokens [N, L] int32, or [N, k] at `positions` [N, k] beside the `memory` of the others.
 
-        `conditioning` [N, L, E] is what the last step passed on. `contexts` [N, L, L] bool are for a disentangled
-        model: which tokens each position observes.
+        `conditioning` [N, L, E] is what the last step passed on; one that `is_last` passes nothing new on. `contexts`
+        [N, L, L] bool are for a disentangled model: which tokens each position observes.
         """
         here, among, plan = chosen, embeddings, rows.plan
         cache = None
@@ -48,7 +50,8 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
         output, hidden = decoder_pass(module, tokens, plan, config, cache, conditioning)
         if conditioning is not None:
             logits = of_all(hidden)
-            return output.replace(logits=logits, conditioning=module.conditioning(logits))
+            passed_on = jax.lax.cond(is_last, lambda _: conditioning, module.conditioning, logits)
+            return output.replace(logits=logits, conditioning=passed_on)
         if here is None:
             if shortcuts.in_blocks(config, *hidden.shape[:2]):
                 said = shortcuts.greedy_in_blocks(of_all, hidden, rows.inside, config)

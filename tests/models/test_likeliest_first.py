@@ -35,7 +35,7 @@ def decode(params, source, config, **options):
     return jax.jit(lambda params: PADIR.decode(params, source, KEY, config, **options))(params)
 
 
-def same_best(found, every):
+def assert_same_best(found, every):
     assert found.tokens.shape[1] == 1
     np.testing.assert_array_equal(found.tokens[:, 0], every.tokens[:, 0])
     np.testing.assert_array_equal(found.predicted_lengths[:, 0], every.predicted_lengths[:, 0])
@@ -46,7 +46,7 @@ def same_best(found, every):
 def test_the_best_hypothesis_is_that_of_all(params, sources, weight):
     rank = RankByLogProbability(length_weight=weight)
     every = decode(params, sources, dataclasses.replace(FIVE, rank=rank))
-    same_best(decode(params, sources, dataclasses.replace(FIRST, rank=rank)), every)
+    assert_same_best(decode(params, sources, dataclasses.replace(FIRST, rank=rank)), every)
     for source in sources[:4]:
         alone = decode(params, source[None], dataclasses.replace(FIRST, rank=rank))
         assert int(alone.batch_steps) in (3, 6)
@@ -72,14 +72,16 @@ def test_others_are_decoded_only_if_their_length_alone_does_not_rule_them_out(pa
 
 def test_with_a_rescorer_given_lengths_and_parallel_rows(params, sources):
     rescorer = Rescorer(AR, sharpen(AR.init(1)))
-    same_best(decode(params, sources, FIRST, rescorer=rescorer), decode(params, sources, FIVE, rescorer=rescorer))
+    assert_same_best(
+        decode(params, sources, FIRST, rescorer=rescorer), decode(params, sources, FIVE, rescorer=rescorer)
+    )
     lengths = jnp.tile(jnp.array([[4, 6, 2, 9]]), (12, 1))
-    same_best(decode(params, sources, FIRST, lengths=lengths), decode(params, sources, FIVE, lengths=lengths))
+    assert_same_best(decode(params, sources, FIRST, lengths=lengths), decode(params, sources, FIVE, lengths=lengths))
     one = decode(params, sources, FIRST, lengths=lengths[:, 0])
-    same_best(one, decode(params, sources, FIVE, lengths=lengths[:, 0]))
+    assert_same_best(one, decode(params, sources, FIVE, lengths=lengths[:, 0]))
     around = {"num_hypotheses": 2, "length_beam": 3}
     beams = [dataclasses.replace(config, **around) for config in (FIRST, FIVE)]
-    same_best(*(decode(params, sources, config) for config in beams))
+    assert_same_best(*(decode(params, sources, config) for config in beams))
 
 
 def test_rows_that_only_pad_the_batch_call_for_nothing(params, sources):
