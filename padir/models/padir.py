@@ -98,7 +98,9 @@ class PadirModel(BaseModel):
       ids, network, max_source_length, max_target_length, loss, freeze: see `BaseModel`; the decoder must not be
         causal.
       corruption: noise of the first training stage.
-      num_stages: training stages S; each later one learns to refine the argmax of the one before.
+      num_stages: training stages S; each later one learns to refine what the one before predicts.
+      hand_over: what a later stage reads: 'argmax' of the one before, with stutter noised again, or a 'sample' of its
+        predictions, as SUNDAE does (Savinov et al. 2022).
       relative_length: predict target − source length instead of the length itself (beyond the paper).
       length_predictor: what the target's length is predicted from. 'token': a [LENGTH] token put before the source, as
         in the paper. 'affine': the source's length. 'fertility': a sum over source tokens. 'oracle': nothing; the
@@ -113,6 +115,7 @@ class PadirModel(BaseModel):
 
     corruption: CorruptionConfig = CorruptionConfig()
     num_stages: int = 2
+    hand_over: str = "argmax"
     relative_length: bool = False
     length_predictor: str = "token"
     rejecter: bool = False
@@ -129,6 +132,14 @@ class PadirModel(BaseModel):
         if self.network.causal:
             raise PadirError("PadirModel: NetworkConfig.causal must be False; use AutoregressiveModel instead")
         whole("PadirModel.num_stages", self.num_stages)
+        if self.hand_over not in corruption.HAND_OVERS:
+            raise PadirError(
+                f"PadirModel.hand_over: unknown {self.hand_over!r}; choose one of {', '.join(corruption.HAND_OVERS)}"
+            )
+        if self.hand_over == "sample" and self.num_stages == 1:
+            raise PadirError(
+                "PadirModel.hand_over: a single stage hands nothing over; set PadirModel.num_stages to 2, or 'argmax'"
+            )
         if self.self_conditioning and self.num_stages == 1:
             raise PadirError(
                 "PadirModel.self_conditioning: a stage is conditioned on the one before; set PadirModel.num_stages to 2"
@@ -229,8 +240,9 @@ class PadirModel(BaseModel):
 
         Returns:
           The batch with `decoder_input_tokens` [B, Lt] int32 and `decoder_loss_weights` [B, Lt] float32 of the first
-          stage, and for each later one `decoder_noise_tokens/stage_<s>` [B, Lt] int32, which replace stutter. With a
-          disentangled context the inputs are the targets, beside `decoder_contexts` [B, Lt, Lt] bool.
+          stage, and for each later one `decoder_noise_tokens/stage_<s>` [B, Lt] int32, which replace stutter, or
+          `decoder_uniform/stage_<s>` [B, Lt] float32, by which it is sampled. With a disentangled context the inputs are
+          the targets, beside `decoder_contexts` [B, Lt, Lt] bool.
         """
         key, targets = rng.stream(key, "corruption"), batch["decoder_target_tokens"]
         if self.network.disentangled_context:
@@ -239,10 +251,13 @@ class PadirModel(BaseModel):
             return {**batch, **drawn, "decoder_contexts": contexts.draw(key, targets)}
         noise = self.ids, self.corruption, self.max_target_length
         corrupted = corruption.corrupt(jax.random.fold_in(key, 0), targets, *noise)
-        later = {
-            _noise_name(stage): corruption.noise(jax.random.fold_in(key, stage - 1), targets.shape, *noise)[0]
-            for stage in range(2, self.num_stages + 1)
-        }
+        keys = {stage: jax.random.fold_in(key, stage - 1) for stage in range(2, self.num_stages + 1)}
+        if self.hand_over == "sample":
+            later = {_uniform_name(stage): jax.random.uniform(key, targets.shape) for stage, key in keys.items()}
+        else:
+            later = {
+                _noise_name(stage): corruption.noise(key, targets.shape, *noise)[0] for stage, key in keys.items()
+            }
         first = {"decoder_input_tokens": corrupted.tokens, "decoder_loss_weights": corrupted.weights}
         return {**batch, **first, **later}
 
@@ -282,8 +297,8 @@ class PadirModel(BaseModel):
                 objective = objective + self.loss.rejecter_loss_weight * loss / self.num_stages
                 metrics.update(found)
             if stage < self.num_stages:
-                # An argmax has no gradient, so nothing flows back through the hand-over.
-                inputs = corruption.hand_over(features[_noise_name(stage + 1)], prediction, targets)
+                # No gradient flows back through the hand-over.
+                inputs = self._handed_over(stage + 1, features, logits, prediction)
                 weights = inside
                 if self.self_conditioning:
                     conditioning = module.conditioning(forbid_reserved(logits, self.ids))
@@ -299,6 +314,13 @@ class PadirModel(BaseModel):
             metrics.update(found)
         metrics["loss"] = objective
         return objective, metrics
+
+    def _handed_over(self, stage: int, features: Batch, logits: Array, prediction: Array) -> Array:
+        """What `stage` reads, [B, Lt] int32, given the logits [B, Lt, V] and their argmax of the stage before."""
+        targets = features["decoder_target_tokens"]
+        if self.hand_over == "sample":
+            return corruption.sample(features[_uniform_name(stage)], forbid_reserved(logits, self.ids), targets)
+        return corruption.hand_over(features[_noise_name(stage)], prediction, targets)
 
     def _length_metrics(self, length_logits: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
         """The length loss, a mean over `total` rows, and its metrics."""
@@ -334,6 +356,10 @@ class PadirModel(BaseModel):
 
 def _noise_name(stage: int) -> str:
     return f"decoder_noise_tokens/stage_{stage}"
+
+
+def _uniform_name(stage: int) -> str:
+    return f"decoder_uniform/stage_{stage}"
 
 
 def _rejecter_metrics(stage: int, logits: Array, right: Array, weights: Array, total: Array) -> tuple[Array, Metrics]:

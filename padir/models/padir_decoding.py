@@ -206,7 +206,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         found, count = refined(slice(None), every), None
     else:
         found, count = _with_likelier(refined(slice(0, 1), every[:, :1]), refined, every[:, 1:], job, config), 1
-    preferred = found.scores if job.rescorer is not None else _preference(config, found.scores, found.lengths)
+    preferred = _preference(config, found.scores, found.lengths, rescored=job.rescorer is not None)
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
@@ -215,7 +215,8 @@ def _with_likelier(
     first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > first.scores)
+    to_beat = _preference(config, first.scores, first.lengths, rescored=job.rescorer is not None)
+    may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:
         found = refined(slice(1, None), may_win)
@@ -257,13 +258,15 @@ def _refine_rows(
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)
 
 
-def _preference(config: Refinement, scores: Array, lengths: Array) -> Array:
+def _preference(config: Refinement, scores: Array, lengths: Array, *, rescored: bool = False) -> Array:
     """What hypotheses are put in order by, highest first: scores and lengths [B, K] → [B, K] float32.
 
-    With `config.order` the EOS at the end is known, at no cost. EOS alone would be the best hypothesis of all, having
-    nothing to be unsure of; it comes last. (The authors' code tries no such length.)
+    With `config.order` or `config.rewrite_only_remasked` the EOS at the end is known, at no cost. EOS alone would be the
+    best hypothesis of all, having nothing to be unsure of; it comes last. (The authors' code tries no such length.) A
+    rescorer is unsure of EOS, too.
     """
-    return scores if config.order is None else jnp.where(lengths > 1, scores, -jnp.inf)
+    knows_end = config.order is not None or config.rewrite_only_remasked
+    return jnp.where(lengths > 1, scores, -jnp.inf) if knows_end and not rescored else scores
 
 
 def _first_step(

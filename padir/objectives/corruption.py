@@ -17,6 +17,7 @@ from padir.nn.masks import stutter_mask
 from padir.types import EOS_ID, PAD_ID, UNK_ID, Array, TokenIds
 
 LOSS_WEIGHTINGS = ("all", "noise", "mask")
+HAND_OVERS = ("argmax", "sample")
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,47 @@ def _noised(key: Array, shape: tuple[int, int], config: CorruptionConfig) -> Arr
     density_key, position_key = jax.random.split(key)
     density = low if low == high else jax.random.uniform(density_key, (shape[0], 1), minval=low, maxval=high)
     return jax.random.uniform(position_key, shape) < density
+
+
+# Entries of a distribution that are summed at a time: a line of lanes on TPUs, of vector registers on CPUs.
+_GROUP = 128
+
+
+def sample(uniform: Array, logits: Array, targets: Array) -> Array:
+    """Draws the next stage's decoder input from a stage's predictions, as SUNDAE does (Savinov et al. 2022).
+
+    It inverts the distribution function, which needs one random number for a position instead of one for each token,
+    first among groups of tokens, then within one.
+
+    Args:
+      uniform: [B, Lt] float32, independent and uniform in [0, 1).
+      logits: [B, Lt, V], -inf where a token is forbidden.
+      targets: [B, Lt] int32; where they are padding the result is too.
+
+    Returns:
+      [B, Lt] int32.
+    """
+    logits = jax.lax.stop_gradient(logits).astype(jnp.float32)
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+    padded = jnp.pad(weights, ((0, 0), (0, 0), (0, -weights.shape[-1] % _GROUP)))
+    groups = padded.reshape(*padded.shape[:-1], -1, _GROUP)
+    sums = groups.sum(-1)
+    sought = uniform[..., None] * sums.sum(-1, keepdims=True)
+    group, left = _find(sums, sought)
+    within, _ = _find(jnp.take_along_axis(groups, group[..., None], axis=-2)[..., 0, :], left)
+    tokens = (group * _GROUP + within)[..., 0]
+    # Sums in another order may disagree by a rounding, and end behind the last token of a group.
+    chance = jnp.take_along_axis(padded, tokens[..., None], axis=-1)[..., 0]
+    tokens = jnp.where(chance > 0.0, tokens, logits.argmax(-1))
+    return jnp.where(targets != PAD_ID, tokens.astype(jnp.int32), PAD_ID)
+
+
+def _find(weights: Array, sought: Array) -> tuple[Array, Array]:
+    """The first index whose running sum exceeds `sought` [..., 1], and what of it lies beyond the sum before."""
+    sums = jnp.cumsum(weights, axis=-1)
+    index = jnp.minimum((sums <= sought).sum(-1, keepdims=True), weights.shape[-1] - 1)
+    before = jnp.take_along_axis(sums - weights, index, axis=-1)
+    return index, sought - before
 
 
 def hand_over(noise_tokens: Array, prediction: Array, targets: Array) -> Array:

@@ -19,6 +19,7 @@ from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskLinear, RemaskNothing
 from padir.decoding.replacement import ReplaceWithRandom
+from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopWhenAll, StopWhenCertain, StopWhenStable
 from padir.decoding.threshold import RemaskBelowThreshold
 from padir.decoding.verified import Verified
@@ -168,6 +169,13 @@ def test_a_decode_file_is_what_its_name_says(name):
         ),
         "disco": lambda: Refinement(
             num_steps=int(number), remask=RemaskNothing(), order=EasyFirst(), drop_repeats=False
+        ),
+        "sundae": lambda: Refinement(
+            num_steps=int(number),
+            start=StartWithRandom(),
+            remask=RemaskNothing(),
+            sampling=Sampling(0.3),
+            drop_repeats=False,
         ),
         "lengths": lambda: Refinement(
             num_hypotheses=int(number), rank=RankByLogProbability(length_weight=0.1), likeliest_first=True

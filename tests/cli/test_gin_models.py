@@ -9,6 +9,7 @@ import gin as gin_config
 from padir.cli import config
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
+from padir.objectives.corruption import CorruptionConfig
 from padir.types import TokenIds
 
 MODELS = config.gin_folder() / "models"
@@ -93,6 +94,24 @@ def test_another_shape_changes_nothing_else_of_a_run(run, shape, kind):
     same = {"num_encoder_layers": 6, "num_decoder_layers": 6}
     assert dataclasses.replace(model, network=dataclasses.replace(model.network, **same)) == plain
     assert gin_config.query_parameter("train.num_steps") == 500_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        (
+            "cmlm",
+            {"num_stages": 1, "corruption": CorruptionConfig(0.0, min_noise_density=0.0, loss_weighting="noise")},
+        ),
+        ("sundae", {"hand_over": "sample", "corruption": CorruptionConfig(0.0, 1.0, min_noise_density=0.0)}),
+        ("joint", {"causal_stage": True}),
+    ],
+)
+@pytest.mark.parametrize("run", ["text_files_padir", "wmt14_de_en_padir"])
+def test_another_kind_changes_only_how_a_run_trains(run, kind, changed):
+    """As the kinds' own commands add them, after the file of the run."""
+    plain, other = built([f"runs/{run}.gin"]), built([f"runs/{run}.gin", f"models/{kind}.gin"])
+    assert other == dataclasses.replace(plain, **changed)
 
 
 @pytest.mark.parametrize("run", ["text_files_padir", "tatoeba_de_en_padir", "wmt14_de_en_padir"])

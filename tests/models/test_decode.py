@@ -280,6 +280,18 @@ POLICIES = {
 }
 
 
+def test_mask_predict_does_not_prefer_eos_alone(critic, sources):
+    """The EOS at the end is known and scores 0, which no word can beat. Where it is the only length, it stays."""
+    config = POLICIES["mask-predict of neighbouring lengths"]
+    config = dataclasses.replace(config, length_beam=1, num_hypotheses=3)
+    lengths = jnp.tile(jnp.array([[1, 4, 6]]), (4, 1))
+    found = decode_critic(critic, sources[:4], KEY, config, lengths=lengths)
+    assert (found.predicted_lengths[:, 0] > 1).all() and (found.predicted_lengths[:, 2] == 1).all()
+    assert (found.scores[:, 2] == 0.0).all() and (found.scores[:, :2] < 0.0).all()
+    only = decode_critic(critic, sources[:4], KEY, config, lengths=lengths[:, :1])
+    assert (only.predicted_lengths == 1).all()
+
+
 @pytest.mark.parametrize("config", POLICIES.values(), ids=POLICIES)
 def test_no_policy_lets_the_batch_or_a_bucket_matter(critic, sources, config):
     alone = [decode_critic(critic, sources[row : row + 1], KEY, config) for row in range(4)]
