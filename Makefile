@@ -4,7 +4,7 @@ PRESET ?= cpu
 DEMO_DIR ?= demo
 # Empty for CPU; cuda, cuda13 or tpu to add that kind of JAX to .venv.
 ACCELERATOR ?= $(if $(filter gpu,$(PRESET)),cuda)
-# Further arguments for pytest, e.g. ARGS='tests/metrics -k bootstrap'.
+# Further arguments for pytest, e.g. ARGS='tests/metrics -k bootstrap', or of benchmarks/quality.py, e.g. ARGS=--models=ar,padir.
 ARGS ?=
 # Test processes at once; each needs up to 3 GB. A test file is run by one of them.
 JOBS ?= 2
@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## list the targets
 	@echo "usage: make TARGET [VARIABLE=VALUE ...]"; echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo; echo "variables: PYTHON, DEMO_DIR, DATA, PRESET=cpu|gpu, ACCELERATOR=cuda|cuda13|tpu, ARGS, JOBS"
+	@echo; echo "variables: PYTHON, DEMO_DIR, DATA, PRESET=cpu|gpu, REVERSE=1, ACCELERATOR=cuda|cuda13|tpu, ARGS, JOBS"
 
 demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded language pair (DEMO_DIR)
 	.venv/bin/padir demo --output_dir "$(DEMO_DIR)"
@@ -29,8 +29,8 @@ demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded
 test: $(INSTALLED) ## run every test (ARGS goes to pytest)
 	.venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-quality: check-data $(INSTALLED) ## teacher, distillation, student, evaluation on real text (DATA=folder PRESET=cpu|gpu)
-	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)"
+quality: check-data $(INSTALLED) ## PaDIR, its teacher and its rivals on real text (DATA=folder PRESET=cpu|gpu REVERSE=1)
+	.venv/bin/python benchmarks/quality.py --data "$(DATA)" --preset "$(PRESET)" $(if $(REVERSE),--reverse) $(ARGS)
 
 NTREX_SYSTEMS = [@greedy/System(), @beam/System(), @deep_greedy/System(), @one/System(), @System(), \
   @candidates/active/System(), @candidates/five/active/System(), @greedy/int8/System(), @beam/int8/System(), \

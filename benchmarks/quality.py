@@ -1,10 +1,14 @@
-"""Quality on real text: teacher, distillation, student, evaluation. Run it as `make quality DATA=folder PRESET=cpu`.
+"""Quality on real text: a teacher, PaDIR and its rivals, trained for equally many seconds and compared.
 
-Every phase is a `padir` command with the gin files of gin/runs. This script only calls the commands in order and writes
-their results side by side to benchmarks/results/quality_<task>_<preset>.{json,png}. If it is interrupted, the same
-command resumes it: training continues from its checkpoint and distillation from its last chunk. Evaluation and latency
-take minutes and are repeated. The reported seconds are summed over all starts. A start that was killed is not
-counted.
+`make quality DATA=folder PRESET=cpu` trains the models of quality_models.py one after another. They have one vocabulary
+and, but for the shallow ones, one shape. Each may update its parameters for the same number of seconds: how many
+updates that allows is measured at the beginning. Compilation, validation and checkpoints are not counted. Students
+learn from the teacher's translations and start with its parameters. Then every system translates the validation split,
+alone and in turns with the others for its latency.
+
+Each part is kept in the work folder. The same command goes on where it was interrupted, so that the comparison can be
+spread over several sittings; `--models` chooses which models this one takes further. At its end it writes
+quality_<task>_<preset>.{json,png,html} of everything that is there so far.
 """
 
 from __future__ import annotations
@@ -13,205 +17,278 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
+import jax
+import numpy as np
+from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments
+from quality_report import draw, frontier, neighbours, outputs_page, table
+from train_step import Updates, spread_batches
 
+import gin as gin_config
 from padir.benchmark.facts import run_facts
+from padir.benchmark.latency import Asked
+from padir.benchmark.measure import take_turns
+from padir.benchmark.systems import Opened
+from padir.benchmark.workloads import fitting_requests
+from padir.cli import config
 from padir.cli import main as cli
+from padir.data.batching import Buckets, schedule
 from padir.data.manifest import MANIFEST_NAME
 from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
+from padir.inference.translator import Translator, load
+from padir.metrics.quality import tokenizer_of
+from padir.nn.fastest_type import resolved_for_training
+from padir.runs.directory import MODEL_FILE
+from padir.types import TokenIds
 
 ROOT = Path(__file__).resolve().parent
-STEPS = (1, 2, 4, 10)
-# (gin file, updates of the teacher, updates of the student); the gin files hold everything else.
-PRESETS = {"cpu": ("runs/preset_cpu.gin", 4000, 5000), "gpu": (None, 10_000, 20_000)}
+# (gin files on top of the run's, layers of encoder and decoder together, seconds of updates)
+PRESETS = {"cpu": (("runs/preset_cpu.gin",), 6, 720.0), "gpu": ((), 8, 600.0)}
+# Checkpoints are this many, so that the last five are a quarter of the training.
+_CHECKPOINTS = 20
+_TIMED_UPDATES = 8
+_LATENCY_SENTENCES, _LATENCY_REPEATS = 100, 3
+
+
+class Comparison:
+    """The work folder, and the phases that fill it."""
+
+    def __init__(self, work: Path, data: str, preset: str, *, reverse: bool, seconds: float | None):
+        self.work, self._data, self.preset = work, data, preset
+        self._files, self._layers, default = PRESETS[preset]
+        self._reverse, self.budget = reverse, default if seconds is None else seconds
+        self._clock, self._compiled = work / "seconds.json", work / "compiled"
+        work.mkdir(parents=True, exist_ok=True)
+        self.seconds: dict[str, float] = json.loads(self._clock.read_text()) if self._clock.exists() else {}
+
+    def folder(self, kind: str, model: str = "") -> str:
+        """A folder of the work folder: 'data', 'distilled', 'results'; of a model 'runs', 'best' or 'mean'."""
+        return str(self.work / kind / model) if model else str(self.work / kind)
+
+    def phase(self, name: str, *arguments: str) -> None:
+        """Runs a padir command in this process and adds up its seconds; ends the script if it fails."""
+        began = time.perf_counter()
+        print("padir", *arguments, file=sys.stderr)
+        try:
+            status = cli.main([*arguments, f"--compilation_cache={self._compiled}"])
+        finally:
+            # The time of an interrupted start counts, because the next start continues from its checkpoints.
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            write_text(self._clock, json.dumps(self.seconds, indent=1) + "\n")
+            # Each compiled program takes memory maps, of which a process may have only so many.
+            jax.clear_caches()
+        if status:
+            sys.exit(status)
+
+    def prepare(self) -> PreparedSet:
+        """Prepares the corpus, if need be."""
+        if not Path(self.folder("data"), MANIFEST_NAME).exists():
+            self.phase("prepare", "prepare", *self._training(TEACHER))
+        return PreparedSet.open(self.folder("data"))
+
+    def _training(self, model: str) -> list[str]:
+        data = self.folder("distilled" if MODELS[model].distilled else "data")
+        bindings = [f"DATA_DIR={data!r}", f"RUN_DIR={self.folder('runs', model)!r}"]
+        bindings += [] if MODELS[model].distilled else [f"DATA={self._data!r}"]
+        return training_arguments(model, self._files, bindings, reverse=self._reverse, layers=self._layers)
+
+    def updates(self, models: Sequence[str]) -> dict[str, int]:
+        """How many updates each model makes in the budget; measured once, for all that were not."""
+        path = self.work / "update_seconds.json"
+        known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        if missing := [model for model in models if model not in known]:
+            known |= self._measure(missing)
+            write_text(path, json.dumps(known, indent=1) + "\n")
+        return {model: max(round(self.budget / known[model]), _CHECKPOINTS) for model in known}
+
+    def _measure(self, models: Sequence[str]) -> dict[str, float]:
+        """Mean seconds of an update of each model, in turns, by batches of the commonest padded length."""
+        data = self.prepare()
+        ids = TokenIds(data.vocabulary().num_pieces)
+        runs, share = {}, 1.0
+        for model in models:
+            files, bindings = _parsed(self._training(model))
+            config.parse(files, bindings)
+            size, lengths = (gin_config.query_parameter(f"train.{name}") for name in ("batch_size", "buckets"))
+            kind = resolved_for_training("train.compute_type", gin_config.query_parameter("train.compute_type"))
+            (batch,) = spread_batches(data, lengths, size, 1)
+            buckets = Buckets.square(lengths)
+            epoch = schedule(data.split("train").lengths, buckets=buckets, batch_size=size, seed=0, epoch=0)
+            padded = np.array([boundary[1] for boundary in buckets.boundaries])[epoch.bucket]
+            share = float(padded.mean()) / batch["decoder_target_tokens"].shape[1]
+            made = gin_config.query_parameter("train.model").scoped_configurable_fn(ids)
+            updates = Updates(made, batch, kind)
+            runs[model] = lambda _, updates=updates: updates()
+        timings = take_turns(runs, [None], repeats=_TIMED_UPDATES, untimed=1)
+        jax.clear_caches()
+        return {model: float(np.median(timing.samples)) / 1e3 * share for model, timing in timings.items()}
+
+    def train(self, model: str, num_steps: int) -> None:
+        """Trains a model, or goes on; then keeps its best checkpoint, and the mean of its last five, as runs."""
+        if Path(self.folder("mean", model), MODEL_FILE).exists():
+            return
+        every = max(num_steps // _CHECKPOINTS, 1)
+        cadence = {"log": every, "evaluate": every, "checkpoint": every, "keep": 5, "keep_best": 1}
+        start = MODELS[model].start
+        self.phase(
+            f"train {model}",
+            "train",
+            *self._training(model),
+            *(f"--gin.Cadence.{name}={value}" for name, value in cadence.items()),
+            *([] if start is None else [f"--initialize_from={self.folder('best', start)}"]),
+            f"--num_steps={num_steps}",
+        )
+        for kind, chosen in (("best", "--best=1"), ("mean", "--last=5")):
+            if not Path(self.folder(kind, model), MODEL_FILE).exists():
+                folders = f"--run_dir={self.folder('runs', model)}", f"--output_dir={self.folder(kind, model)}"
+                self.phase(f"train {model}", "average", *folders, chosen)
+
+    def distill(self) -> None:
+        """Lets the teacher translate the corpus, unless it has."""
+        if Path(self.folder("distilled"), MANIFEST_NAME).exists():
+            return
+        self.phase(
+            "distill",
+            "distill",
+            "--gin_file=decode/ar_beam5.gin",
+            f"--run_dir={self.folder('best', TEACHER)}",
+            f"--data_dir={self.folder('data')}",
+            f"--output_dir={self.folder('distilled')}",
+        )
+
+    def evaluate(self, name: str, system: System) -> dict:
+        """Scores a system against the reference system, unless that was done."""
+        path = Path(self.folder("results"), f"{_file_name(name)}.json")
+        if not path.exists():
+            compared = [] if name == REFERENCE else [f"--baseline={path.parent / _file_name(REFERENCE)}.txt"]
+            helper = [f"--{system.helper}={self.folder('best', TEACHER)}"] if system.helper else []
+            self.phase(
+                f"evaluate {system.model}",
+                "evaluate",
+                f"--gin_file={system.decode_file}",
+                *(f"--gin.{binding}" for binding in system.bindings),
+                *helper,
+                *compared,
+                f"--run_dir={self._run_of(system)}",
+                f"--data_dir={self.folder('data')}",
+                f"--output_dir={self.folder('results')}",
+                f"--name={path.stem}",
+                "--split=validation",
+            )
+        found = json.loads(path.read_text(encoding="utf-8"))
+        outputs = path.with_suffix(".txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return found | {"outputs": outputs}
+
+    def _run_of(self, system: System) -> str:
+        return self.folder("mean" if system.averaged else "best", system.model)
+
+    def latency(self, data: PreparedSet, chosen: dict[str, System]) -> dict[str, dict]:
+        """Latency of single sentences, all systems in turns, those without averages; by name."""
+        jax.config.update("jax_compilation_cache_dir", str(self._compiled))
+        opened: dict[tuple[str, str], Translator] = {}
+        asked = {}
+        for name, system in chosen.items():
+            key = self._run_of(system), system.helper
+            if key not in opened:
+                helper = {system.helper: self.folder("best", TEACHER)} if system.helper else {}
+                opened[key] = load(key[0], **helper)
+            translator = opened[key]
+            asked[name] = Asked(name, Opened(translator, translator.checked(system.decode())))
+        validation = data.split("validation")
+        longest = min(translator.longest_source for translator in opened.values())
+        requests = fitting_requests(validation.read(range(len(validation))), data.vocabulary(), longest)
+        timings = take_turns(
+            asked, [(request,) for request in requests[:_LATENCY_SENTENCES]], repeats=_LATENCY_REPEATS, seed=0
+        )
+        return {name: timing.to_dict() for name, timing in timings.items()}
 
 
 def main() -> int:
-    """Runs all phases and returns the exit status."""
+    """Runs what is missing and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="folder with {train,valid}.{de,en}.gz")
     parser.add_argument("--preset", choices=PRESETS, default="cpu")
-    parser.add_argument("--work", help="folder of data sets and runs (default: runs/quality_<preset>)")
-    parser.add_argument("--results", default=str(ROOT / "results"), help="folder of the JSON and the picture")
-    parser.add_argument("--teacher_steps", type=int, help="updates, instead of the preset's")
-    parser.add_argument("--student_steps", type=int, help="updates, instead of the preset's")
+    parser.add_argument("--reverse", action="store_true", help="English to German")
+    parser.add_argument("--work", help="folder of data sets and runs (default: runs/quality_<preset>_<direction>)")
+    parser.add_argument("--results", default=str(ROOT / "results"), help="folder of the JSON, the picture and the page")
+    parser.add_argument("--seconds", type=float, help="of updates of each model, instead of the preset's")
+    parser.add_argument("--models", default=",".join(MODELS), help="those to take further in this sitting")
     options = parser.parse_args()
-    work = Path(options.work or f"runs/quality_{options.preset}")
-    folders = {name: work / name for name in ("data", "distilled", "teacher", "student", "results")}
-    preset_file, teacher_steps, student_steps = PRESETS[options.preset]
-    updates = options.teacher_steps or teacher_steps, options.student_steps or student_steps
-    seconds = _train_all(options.data, preset_file, updates, folders, work)
-
-    results = {"AR greedy": _evaluate(folders, "teacher", "ar_greedy", [])}
-    for steps in STEPS:
-        results[f"PaDIR, {steps} step{'s' if steps > 1 else ''}"] = _evaluate(
-            folders,
-            "student",
-            f"padir_{steps}",
-            [
-                f"--gin_file=decode/padir_{steps}.gin",
-                "--gin.Refinement.num_hypotheses=3",
-                f"--baseline={folders['results'] / 'ar_greedy.txt'}",
-            ],
-        )
-    _add_latency(results, _latency(folders)["systems"])
-    data = PreparedSet.open(folders["data"]).manifest
-    name = f"quality_{data.task.name}_{options.preset}"
-    output = {
-        "facts": run_facts() | {"phase_seconds": seconds},
-        "preset": options.preset,
-        "updates": dict(zip(("teacher", "student"), updates, strict=True)),
-        "train_pairs": data.splits["train"].num_examples,
-        "evaluated_on": "validation",
-        "systems": results,
+    names = options.models.split(",")
+    if unknown := [name for name in names if name not in MODELS]:
+        parser.error(f"--models: unknown {unknown[0]!r}; choose from {', '.join(MODELS)}")
+    direction = "en_de" if options.reverse else "de_en"
+    work = Path(options.work or f"runs/quality_{options.preset}_{direction}")
+    comparison = Comparison(work, options.data, options.preset, reverse=options.reverse, seconds=options.seconds)
+    data = comparison.prepare()
+    updates = comparison.updates(list(MODELS))
+    for name in names:
+        if MODELS[name].distilled:
+            comparison.distill()
+        comparison.train(name, updates[name])
+    trained = [name for name in MODELS if Path(comparison.folder("mean", name), MODEL_FILE).exists()]
+    chosen = systems(trained)
+    # First what the others are compared with.
+    rows = {
+        name: comparison.evaluate(name, chosen[name]) for name in sorted(chosen, key=lambda name: name != REFERENCE)
     }
-    Path(options.results).mkdir(parents=True, exist_ok=True)
-    write_text(Path(options.results) / f"{name}.json", json.dumps(output, indent=2, ensure_ascii=False) + "\n")
-    _draw(Path(options.results) / f"{name}.png", results, f"{data.task.name}, {options.preset} preset")
-    print(_table(results))
+    rows = {name: rows[name] for name in chosen}
+    # An average decodes like the model itself.
+    timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
+    for name, times in timed.items():
+        rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
+    _write(Path(options.results), comparison, data, rows, {name: updates[name] for name in trained}, chosen)
     return 0
 
 
-def _train_all(
-    data: str, preset_file: str | None, updates: tuple[int, int], folders: dict[str, Path], work: Path
-) -> dict[str, float]:
-    """Trains the teacher and the student for `updates` (teacher, student) updates.
-
-    Returns:
-      Seconds by phase, summed over this and earlier starts. Those of the teacher include preparing the data.
-    """
-    teacher_steps, student_steps = updates
-    extra = [f"--gin_file={preset_file}"] if preset_file else []
-    clock = work / "seconds.json"
-    work.mkdir(parents=True, exist_ok=True)
-    seconds = json.loads(clock.read_text(encoding="utf-8")) if clock.exists() else {}
-
-    def phase(name: str, *arguments: str) -> None:
-        began = time.perf_counter()
-        try:
-            _padir(*arguments)
-        finally:
-            # The time of an interrupted start counts, because the next start continues from its checkpoints.
-            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
-            write_text(clock, json.dumps(seconds) + "\n")
-
-    phase(
-        "teacher",
-        "train",
-        "--gin_file=runs/tatoeba_de_en_ar.gin",
-        *extra,
-        f"--gin.DATA={data!r}",
-        f"--gin.DATA_DIR={str(folders['data'])!r}",
-        f"--gin.RUN_DIR={str(folders['teacher'])!r}",
-        f"--num_steps={teacher_steps}",
-    )
-    if (folders["distilled"] / MANIFEST_NAME).exists():
-        distilled_at = PreparedSet.open(folders["distilled"]).manifest.task.options["teacher_step"]
-        if distilled_at != teacher_steps:
-            sys.exit(
-                f"{folders['distilled']}: made at step {distilled_at} of the teacher, which is now at {teacher_steps}; "
-                f"delete it and {folders['student']}, or choose another --work"
-            )
-    else:
-        phase(
-            "distill",
-            "distill",
-            "--gin_file=decode/ar_greedy.gin",
-            f"--run_dir={folders['teacher']}",
-            f"--data_dir={folders['data']}",
-            f"--output_dir={folders['distilled']}",
-        )
-    phase(
-        "student",
-        "train",
-        "--gin_file=runs/tatoeba_de_en_padir.gin",
-        *extra,
-        "--gin_file=runs/distilled.gin",
-        f"--initialize_from={folders['teacher']}",
-        f"--gin.DATA_DIR={str(folders['distilled'])!r}",
-        f"--gin.RUN_DIR={str(folders['student'])!r}",
-        f"--num_steps={student_steps}",
-    )
-    return seconds
+def _write(
+    folder: Path,
+    comparison: Comparison,
+    data: PreparedSet,
+    rows: dict[str, dict],
+    updates: dict[str, int],
+    chosen: dict[str, System],
+) -> None:
+    """Writes the JSON, the picture and the page; prints the table."""
+    manifest = data.manifest
+    name = f"quality_{manifest.task.name}_{comparison.preset}"
+    examples = data.split("validation").read(range(manifest.splits["validation"].num_examples))
+    judged = {main_system(model): rows[main_system(model)] for model in updates}
+    outputs = {each: row["outputs"] for each, row in judged.items()}
+    references = [example.target_text for example in examples]
+    kept = ("name", "run_dir", "data_dir", "baseline", "outputs", "by_source_length", "baseline_by_source_length")
+    result = {
+        "facts": run_facts(),
+        "preset": comparison.preset,
+        "budget_seconds": comparison.budget,
+        "updates": updates,
+        "phase_seconds": comparison.seconds,
+        "train_pairs": manifest.splits["train"].num_examples,
+        "evaluated_on": "validation",
+        "compared_with": REFERENCE,
+        "neighbours": neighbours(judged, references, tokenizer_of(manifest.target_language)),
+        "frontier": frontier(rows),
+        "systems": {each: {key: row[key] for key in row if key not in kept} for each, row in rows.items()},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / f"{name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    title = f"{manifest.task.name}, {comparison.preset} preset"
+    draw(folder / f"{name}.png", rows, {each: system.model for each, system in chosen.items()}, title)
+    write_text(folder / f"{name}.html", outputs_page(title, examples, outputs))
+    print(table(rows))
 
 
-def _evaluate(folders: dict[str, Path], run: str, name: str, arguments: list[str]) -> dict:
-    _padir(
-        "evaluate",
-        *arguments,
-        f"--run_dir={folders[run]}",
-        f"--data_dir={folders['data']}",
-        f"--output_dir={folders['results']}",
-        f"--name={name}",
-        "--split=validation",
-    )
-    return json.loads((folders["results"] / f"{name}.json").read_text(encoding="utf-8"))
+def _file_name(system: str) -> str:
+    return system.lower().replace(",", "").replace(" ", "_")
 
 
-def _latency(folders: dict[str, Path]) -> dict:
-    output = folders["results"] / "latency.json"
-    _padir(
-        "benchmark",
-        "latency",
-        "--gin_file=bench/trained.gin",
-        f"--gin.AR_DIR={str(folders['teacher'])!r}",
-        f"--gin.PADIR_DIR={str(folders['student'])!r}",
-        # Latency must be that of the decode whose quality is reported.
-        "--gin.Refinement.num_hypotheses=3",
-        f"--gin.DATA_DIR={str(folders['data'])!r}",
-        "--gin.PreparedText.split='validation'",
-        f"--output={output}",
-    )
-    return json.loads(output.read_text(encoding="utf-8"))
-
-
-def _add_latency(results: dict[str, dict], measured: dict[str, dict]) -> None:
-    """Adds the latency of each system to its quality; ends the script if the two are of different decodes."""
-    for name, row in results.items():
-        if name not in measured or measured[name]["decode"] != row["decode"]:
-            found = f"that of {measured[name]['decode']}" if name in measured else f"missing in {sorted(measured)}"
-            sys.exit(f"{name}: quality is that of {row['decode']}, latency is {found}; correct gin/bench/trained.gin")
-        row |= {key: measured[name][key] for key in ("latency_ms", "speed_up")}
-
-
-def _padir(*arguments: str) -> None:
-    """Runs a padir command in this process; ends the script if it fails."""
-    print("padir", *arguments, file=sys.stderr)
-    status = cli.main(list(arguments))
-    if status:
-        sys.exit(status)
-
-
-def _table(results: dict[str, dict]) -> str:
-    lines = [
-        "| system | BLEU | chrF | stutter/100 words | p against AR | median ms | p99 ms | speed-up |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, row in results.items():
-        test = row.get("against_baseline")
-        p_value = f"{test['bleu']['p_value']:.3f}" if test else ""
-        lines.append(
-            f"| {name} | {row['bleu']:.2f} | {row['chrf']:.2f} | {row['stutter_per_100_words']:.2f} | {p_value} | "
-            f"{row['latency_ms']['median']:.2f} | {row['latency_ms']['p99']:.2f} | {row['speed_up']:.2f}x |"
-        )
-    return "\n".join(lines)
-
-
-def _draw(path: Path, results: dict[str, dict], title: str) -> None:
-    """Draws BLEU against median latency, one point per system."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for name, row in results.items():
-        axes.plot(row["latency_ms"]["median"], row["bleu"], "s" if name.startswith("AR") else "o", label=name)
-    axes.set_xlabel("median milliseconds per sentence, batch 1")
-    axes.set_ylabel("sacreBLEU")
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
+def _parsed(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(gin files, bindings) of arguments of `padir train`."""
+    files = [argument.partition("=")[2] for argument in arguments if argument.startswith("--gin_file=")]
+    return files, [argument.removeprefix("--gin.") for argument in arguments if argument.startswith("--gin.")]
 
 
 if __name__ == "__main__":

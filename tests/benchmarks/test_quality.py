@@ -1,8 +1,9 @@
-"""`make quality` with stand-ins for its commands: their order, resuming, and the joined results."""
+"""`make quality` with stand-ins for its commands: their order, resuming, the systems, and the joined results."""
 
-import importlib.util
+import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,21 @@ import gin
 from padir.cli import config
 from padir.cli import main as cli
 from padir.data.records import PreparedSet
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing
+from padir.decoding.verified import Verified
+from padir.models import padir_decoding
+from padir.models.kinds import DECODE_CONFIGS
+from padir.runs.directory import MODEL_FILE
+from padir.types import TokenIds
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "quality.py"
-NAMES = ["AR greedy", "PaDIR, 1 step", "PaDIR, 2 steps", "PaDIR, 4 steps", "PaDIR, 10 steps"]
-
-
-@pytest.fixture(scope="module")
-def quality():
-    spec = importlib.util.spec_from_file_location("quality", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import quality
+import quality_models
+import quality_report
+from quality_models import MODELS, REFERENCE
 
 
 class Commands:
@@ -31,47 +36,41 @@ class Commands:
         self.data, self.clock, self.calls, self.failing = data, clock, [], None
 
     def __call__(self, arguments):
-        words = [argument for argument in arguments if not argument.startswith("-")]
-        command, rest = "_".join(words), arguments[len(words) :]
-        options = dict(argument.removeprefix("--").split("=", 1) for argument in rest)
-        self.calls.append((command, options))
+        command, *rest = arguments
+        options = [argument.removeprefix("--").split("=", 1) for argument in rest]
+        self.calls.append((command, dict(options)))
         self.clock.now += 10.0
         if self.failing == len(self.calls):
             return 2
-        getattr(self, command)(options)
+        getattr(self, command)(dict(options))
         return 0
 
+    def prepare(self, options):
+        shutil.copytree(self.data, options["gin.DATA_DIR"].strip("'"))
+
     def train(self, options):
-        folder = Path(options["gin.DATA_DIR"].strip("'"))
-        if "gin.DATA" in options and not folder.exists():
-            shutil.copytree(self.data, folder)
+        """Leaves checkpoints, which the script never looks at."""
+
+    def average(self, options):
+        Path(options["output_dir"]).mkdir(parents=True)
+        Path(options["output_dir"], MODEL_FILE).touch()
 
     def distill(self, options):
-        shutil.copytree(self.data, options["output_dir"], dirs_exist_ok=True)
-        path = Path(options["output_dir"], "manifest.json")
-        manifest = json.loads(path.read_text())
-        manifest["task"]["options"] = {"teacher_step": 30}
-        path.write_text(json.dumps(manifest))
+        shutil.copytree(self.data, options["output_dir"])
 
     def evaluate(self, options):
-        path = Path(options["output_dir"], f"{options['name']}.json")
-        path.parent.mkdir(exist_ok=True)
-        steps = options["name"].removeprefix("padir_")
-        result = {"bleu": 30.0, "chrf": 50.0, "stutter_per_100_words": 0.0, "decode": f"decode {steps}"}
-        path.write_text(json.dumps(result))
+        folder = Path(options["output_dir"])
+        folder.mkdir(exist_ok=True)
+        if "baseline" in options:
+            assert Path(options["baseline"]).exists(), "the reference comes first"
+        count = len(PreparedSet.open(options["data_dir"]).split("validation"))
+        result = {"bleu": 30.0 + len(options["name"]) / 10, "chrf": 50.0, "stutter_per_100_words": 0.0}
+        result |= {"length_accuracy": None, "mean_steps_run": 4.0, "run_dir": options["run_dir"]}
+        (folder / f"{options['name']}.json").write_text(json.dumps(result))
+        (folder / f"{options['name']}.txt").write_text("".join(f"{options['name']} {i}\n" for i in range(count)))
 
-    def benchmark_latency(self, options):
-        # Another order than that of the quality runs.
-        systems = {
-            name: {
-                "decode": f"decode {name.split()[1]}",
-                "latency_ms": {"median": len(name) + 0.5, "p99": 9.0},
-                "speed_up": 2.0,
-            }
-            for name in reversed(NAMES)
-        }
-        systems["AR greedy"]["decode"] = "decode ar_greedy"
-        Path(options["output"]).write_text(json.dumps({"systems": systems}))
+    def names(self):
+        return [command for command, _ in self.calls]
 
 
 class Clock:
@@ -82,12 +81,16 @@ class Clock:
 
 
 @pytest.fixture
-def run(quality, tiny, tmp_path, monkeypatch):
+def run(tiny, tmp_path, monkeypatch):
     """Returns run(*arguments): starts the script over stand-ins; `run.commands` are those."""
     clock = Clock()
     commands = Commands(tiny.data, clock)
     monkeypatch.setattr(quality, "time", clock)
     monkeypatch.setattr(cli, "main", commands)
+    monkeypatch.setattr(quality.Comparison, "_measure", lambda self, models: dict.fromkeys(models, 0.5) | {"ar": 0.25})
+    times = {"median": 2.0, "p99": 9.0}
+    latency = lambda self, data, chosen: {name: times | {"median": 1.0 + len(name)} for name in chosen}  # noqa: E731
+    monkeypatch.setattr(quality.Comparison, "latency", latency)
 
     def start(*arguments):
         folders = [f"--work={tmp_path / 'work'}", f"--results={tmp_path / 'results'}"]
@@ -99,64 +102,153 @@ def run(quality, tiny, tmp_path, monkeypatch):
 
 
 def test_the_whole_chain(run, tmp_path, capsys):
-    assert run("--teacher_steps=30", "--student_steps=40") == 0
-    calls = run.commands.calls
-    assert [command for command, _ in calls] == ["train", "distill", "train", *["evaluate"] * 5, "benchmark_latency"]
-    work = tmp_path / "work"
-    teacher, student = calls[0][1], calls[2][1]
-    assert (teacher["num_steps"], student["num_steps"]) == ("30", "40")
-    assert teacher["gin.DATA"] == "'corpus'" and student["initialize_from"] == str(work / "teacher")
-    assert student["gin.DATA_DIR"] == repr(str(work / "distilled"))
-    assert [options["run_dir"] for _, options in calls[3:8]] == [str(work / "teacher"), *[str(work / "student")] * 4]
+    assert run("--seconds=100") == 0
+    calls, work = run.commands.calls, tmp_path / "work"
+    assert run.commands.names()[:6] == ["prepare", "train", "average", "average", "distill", "train"]
+    trained = {Path(options["gin.RUN_DIR"].strip("'")).name: options for name, options in calls if name == "train"}
+    assert list(trained) == list(MODELS)
+    # The same seconds are more updates where one takes less.
+    assert (trained["ar"]["num_steps"], trained["padir"]["num_steps"]) == ("400", "200")
+    assert trained["ar"]["gin.Cadence.checkpoint"] == "20" and trained["ar"]["gin.Cadence.keep"] == "5"
+    for name, options in trained.items():
+        recipe = MODELS[name]
+        assert options["gin.DATA_DIR"] == repr(str(work / ("distilled" if recipe.distilled else "data")))
+        assert ("gin.DATA" in options) != recipe.distilled
+        assert options.get("initialize_from") == (None if recipe.start is None else str(work / "best" / recipe.start))
+
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
-    assert stored["facts"]["phase_seconds"] == {"teacher": 10.0, "distill": 10.0, "student": 10.0}
-    assert stored["updates"] == {"teacher": 30, "student": 40}
+    evaluated = {options["name"]: options for name, options in calls if name == "evaluate"}
+    assert len(evaluated) == len(stored["systems"]) == 6 + 7 * 10 + 3
+    # Each system has its own latency, and those of averages are not measured.
+    for name, system in stored["systems"].items():
+        assert ("latency_ms" in system) == (not name.endswith("averaged"))
+        if "latency_ms" in system:
+            assert system["latency_ms"]["median"] == 1.0 + len(name)
+            assert system["speed_up"] == (1.0 + len(REFERENCE)) / (1.0 + len(name))
+    rescored = evaluated["cmlm_10_steps_5_lengths_rescored"]
+    assert rescored["rescore_with"] == str(work / "best" / "ar") and rescored["run_dir"] == str(work / "best" / "cmlm")
+    assert evaluated["ar_beam_5_last_5_averaged"]["run_dir"] == str(work / "mean" / "ar")
+    assert evaluated["ar_verifies_padir"]["verify_with"] == str(work / "best" / "ar")
+    assert stored["updates"] == {name: 400 if name == "ar" else 200 for name in MODELS}
     assert stored["train_pairs"] == len(PreparedSet.open(work / "data").split("train"))
-    # Each system has its own latency, whatever the order they were measured in.
-    assert list(stored["systems"]) == NAMES
-    assert [system["latency_ms"]["median"] for system in stored["systems"].values()] == [len(n) + 0.5 for n in NAMES]
     assert (tmp_path / "results" / "quality_tiny_cpu.png").read_bytes().startswith(b"\x89PNG")
-    assert capsys.readouterr().out.splitlines()[2].startswith("| AR greedy | 30.00 | 50.00 |")
+    assert "padir_4_steps_5_lengths 0" in (tmp_path / "results" / "quality_tiny_cpu.html").read_text()
+    assert len(stored["neighbours"]) == len(MODELS) - 1
+    assert capsys.readouterr().out.splitlines()[2].startswith("| AR, greedy | 30.90 | 50.00 |")
+
+
+def test_a_sitting_takes_some_models_further(run, tmp_path):
+    run("--seconds=100", "--models=ar,padir")
+    assert run.commands.names().count("train") == 2
+    first = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
+    assert list(first["updates"]) == ["ar", "padir"] and len(first["systems"]) == 3 + 11
+    before = len(run.commands.calls)
+    run("--seconds=100", "--models=disco")
+    assert run.commands.names()[before:] == ["train", "average", "average", *["evaluate"] * 10]
+    second = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
+    assert list(second["updates"]) == ["ar", "padir", "disco"] and len(second["systems"]) == 3 + 11 + 10
 
 
 def test_started_again_it_goes_on_and_adds_up_the_seconds(run, tmp_path):
-    steps = ("--teacher_steps=30", "--student_steps=40")
-    run.commands.failing = 3
+    run.commands.failing = 6
     with pytest.raises(SystemExit):
-        run(*steps)
-    clock = json.loads((tmp_path / "work" / "seconds.json").read_text())
-    assert clock == {"teacher": 10.0, "distill": 10.0, "student": 10.0}
+        run("--models=ar,padir")
+    assert run.commands.names() == ["prepare", "train", "average", "average", "distill", "train"]
     run.commands.failing = None
-    assert run(*steps) == 0
-    # Training goes on from its checkpoint by itself; a finished distilled set is kept.
-    assert [command for command, _ in run.commands.calls[3:6]] == ["train", "train", "evaluate"]
+    assert run("--models=ar,padir") == 0
+    # Training goes on from its checkpoint by itself; what is finished stays.
+    assert run.commands.names()[6:10] == ["train", "average", "average", "evaluate"]
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
-    assert stored["facts"]["phase_seconds"] == {"teacher": 20.0, "distill": 10.0, "student": 20.0}
+    seconds = {"prepare": 10.0, "train ar": 30.0, "distill": 10.0, "train padir": 40.0}
+    assert {name: stored["phase_seconds"][name] for name in seconds} == seconds
 
 
-def test_a_set_that_another_teacher_made_is_not_used(run, tmp_path):
-    run("--teacher_steps=30", "--student_steps=40")
-    with pytest.raises(SystemExit, match="distilled: made at step 30 of the teacher, which is now at 50; delete"):
-        run("--teacher_steps=50", "--student_steps=40")
-    assert run.commands.calls[-1][0] == "train"
+def test_unknown_models_are_refused(run, capsys):
+    with pytest.raises(SystemExit):
+        run("--models=ar,bert")
+    assert "--models: unknown 'bert'; choose from ar, padir" in capsys.readouterr().err
 
 
-def test_quality_and_latency_of_different_decodes_are_not_joined(quality):
-    results = {"AR greedy": {"decode": "a"}}
-    with pytest.raises(SystemExit, match="AR greedy: quality is that of a, latency is that of b"):
-        quality._add_latency(results, {"AR greedy": {"decode": "b"}})
-    with pytest.raises(SystemExit, match=r"AR greedy: quality is that of a, latency is missing in \['AR'\]"):
-        quality._add_latency(results, {"AR": {"decode": "a"}})
+def built(name, *, reverse=False):
+    """The model that the recipe makes at the size of the preset."""
+    bindings = ["DATA_DIR='d'", "RUN_DIR='r'", *([] if MODELS[name].distilled else ["DATA='c'"])]
+    files, layers, _ = quality.PRESETS["cpu"]
+    arguments = quality_models.training_arguments(name, files, bindings, reverse=reverse, layers=layers)
+    config.parse(*quality._parsed([*arguments, "--gin.train.num_steps=1000"]))
+    return gin.query_parameter("train.model").scoped_configurable_fn(TokenIds(4000))
 
 
-@pytest.mark.parametrize("steps", [1, 2, 4, 10])
-def test_the_gin_files_decode_alike_for_quality_and_latency(steps):
-    """What the script would find only at the end."""
-    chosen = ["Refinement.num_hypotheses = 3"]
-    config.parse([f"decode/padir_{steps}.gin"], chosen)
-    for_quality = gin.query_parameter("evaluate.decode").scoped_configurable_fn()
-    config.parse(["bench/trained.gin"], [*chosen, "DATA_DIR = 'c'", "AR_DIR = 'a'", "PADIR_DIR = 'b'"])
-    systems = [reference.scoped_configurable_fn() for reference in gin.query_parameter("SYSTEMS/macro.value")]
-    (for_latency,) = [system.decode for system in systems if system.name == f"PaDIR, {steps} step{'s' * (steps > 1)}"]
-    assert repr(for_quality) == repr(for_latency)
-    assert [system.name for system in systems] == NAMES
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_is_of_its_kind_and_decodes_with_its_systems(name):
+    model, recipe = built(name), MODELS[name]
+    network = model.network
+    assert (network.num_encoder_layers, network.num_decoder_layers) == ((5, 1) if recipe.shallow else (3, 3))
+    assert network.embed_dim == 256
+    found = quality_models.systems([name])
+    assert quality_models.main_system(name) in found
+    for system in found.values():
+        decode = system.decode()
+        if isinstance(decode, Refinement):
+            padir_decoding.check(model, decode, has_rescorer=system.helper == "rescore_with", has_lengths=False)
+        elif system.helper != "verify_with" and name != "joint":
+            assert isinstance(decode, DECODE_CONFIGS[type(model)])
+
+
+def test_the_kinds_differ_as_published():
+    padir, cmlm, sundae, disco, joint = map(built, ("padir", "cmlm", "sundae", "disco", "joint"))
+    assert built("padir_raw") == padir
+    assert (padir.num_stages, cmlm.num_stages, sundae.num_stages, disco.num_stages) == (2, 1, 2, 1)
+    assert sundae.hand_over == "sample" and sundae.corruption.random_probability == 1.0
+    assert cmlm.corruption.loss_weighting == "noise" and disco.network.disentangled_context
+    assert joint == dataclasses.replace(padir, causal_stage=True)
+
+
+def test_systems_decode_as_they_are_called():
+    found = quality_models.systems(["ar", "padir", "cmlm", "sundae", "joint"])
+    assert isinstance(found["AR, greedy"].decode(), Autoregressive)
+    assert isinstance(found["AR, beam 5"].decode(), BeamSearch)
+    assert isinstance(found["AR verifies PaDIR"].decode(), Verified)
+    one, five = found["PaDIR, 10 steps"].decode(), found["PaDIR, 10 steps, 5 lengths"].decode()
+    assert (one.num_steps, one.num_hypotheses, five.num_steps, five.num_hypotheses) == (10, 1, 10, 5)
+    assert five.rank.length_weight == 0.1 and five.likeliest_first and not one.likeliest_first
+    assert isinstance(found["CMLM, 1 step"].decode().remask, RemaskNothing)
+    assert found["CMLM, 4 steps"].decode().rewrite_only_remasked
+    assert found["SUNDAE, 4 steps, 5 lengths"].decode().sampling.temperature == 0.3
+
+
+def test_english_to_german_is_another_task():
+    built("ar", reverse=True)
+    task = gin.query_parameter("train.task").scoped_configurable_fn()
+    assert task.name == "tatoeba_en_de" and task.options["reverse"]
+
+
+def rows(**systems):
+    return {
+        name: {"bleu": bleu, **({} if ms is None else {"latency_ms": {"median": ms}})}
+        for name, (bleu, ms) in systems.items()
+    }
+
+
+def test_the_frontier_is_what_nothing_beats():
+    found = rows(fast=(20.0, 1.0), slower_and_worse=(19.0, 2.0), good=(30.0, 3.0), same=(30.0, 4.0), best=(31.0, 9.0))
+    assert quality_report.frontier(found | rows(untimed=(99.0, None))) == ["fast", "good", "best"]
+
+
+def test_neighbours_are_compared_in_the_order_of_quality():
+    references = [f"the quick brown fox number {index} jumps high" for index in range(40)]
+    worse = [text.replace("quick", "slow") for text in references]
+    outputs = {"worst": (10.0, ["nothing at all"] * 40), "best": (100.0, references), "middle": (50.0, worse)}
+    found = quality_report.neighbours(
+        {name: {"bleu": bleu, "outputs": texts} for name, (bleu, texts) in outputs.items()}, references
+    )
+    assert [(pair["better"], pair["worse"]) for pair in found] == [("best", "middle"), ("middle", "worst")]
+    assert all(pair["difference"] > 0 and pair["bootstrap"] < 0.01 and pair["randomization"] < 0.01 for pair in found)
+
+
+def test_the_page_of_outputs_escapes_and_marks_what_is_right(tiny):
+    examples = PreparedSet.open(tiny.data).split("validation").read(range(4))
+    right = [example.target_text for example in examples]
+    page = quality_report.outputs_page("<title>", examples, {"a": right, "b": ["<i>x</i>"] * 4})
+    assert "&lt;title&gt;" in page and "<i>" not in page and "&lt;i&gt;x&lt;/i&gt;" in page
+    # The reference itself and the output that equals it.
+    assert page.count("<tr class=right>") == 8 and page.count("<h2>") == 4
