@@ -32,7 +32,6 @@ def register(
     limit_test: int | None = None,
     source_language: str = "",
     target_language: str = "",
-    reverse: bool = False,
 ) -> TranslationTask:
     """Registers a task over text files.
 
@@ -49,17 +48,13 @@ def register(
       skip_empty: whether to leave out and count pairs with an empty side. Otherwise such a pair is an error.
       limit_train, limit_validation, limit_test: largest number of pairs to read, from the first on; None reads all.
       source_language, target_language: labels for reports, such as 'de' and 'en'.
-      reverse: whether to translate the other way round. Files, fields and labels are given as without; what they call
-        the source then is the target.
 
     Raises:
       PadirError: an option has an invalid value, or a file is missing.
     """
     if format not in FORMATS:
         raise PadirError(f"task {name}: option format={format!r} must be one of {', '.join(FORMATS)}")
-    # Of two files, fields or labels, the first is the source.
-    order = slice(None, None, -1 if reverse else 1)
-    chosen = _check_fields(name, format, _DEFAULT_FIELDS[format] if fields is None else tuple(fields))[order]
+    chosen = _check_fields(name, format, _DEFAULT_FIELDS[format] if fields is None else tuple(fields))
     pairs = {}
     for split, files, limit in (
         ("train", train, limit_train),
@@ -70,9 +65,9 @@ def register(
             continue
         if limit is not None and limit < 1:
             raise PadirError(f"task {name}: option limit_{split}={limit} must be at least 1, or None for all")
-        paths = _paths(name, split, files, folder, format)[order]
-        pairs[split] = TextPairs(paths, format=format, fields=chosen, skip_empty=skip_empty, limit=limit)
-    source_language, target_language = (source_language, target_language)[order]
+        pairs[split] = TextPairs(
+            _paths(name, split, files, folder, format), format=format, fields=chosen, skip_empty=skip_empty, limit=limit
+        )
     return translation_task(
         name,
         vocabulary_path,

@@ -219,7 +219,7 @@ def test_systems_decode_as_they_are_called():
 def test_english_to_german_is_another_task():
     built("ar", reverse=True)
     task = gin.query_parameter("train.task").scoped_configurable_fn()
-    assert task.name == "tatoeba_en_de" and task.options["reverse"]
+    assert task.name == "tatoeba_en_de" and task.options["train"] == ("train.en.gz", "train.de.gz")
 
 
 def rows(**systems):

@@ -76,25 +76,6 @@ def test_json_keys(tmp_path, write):
     assert read(tmp_path, train=["t.jsonl"], format="jsonl", fields=["de", "en"]) == [("ab", "cd")]
 
 
-def test_the_other_way_round(tmp_path, write):
-    write("t.de", SOURCES), write("t.en", TARGETS)
-    write("t.tsv", ["ab\tcd"])
-    write("t.jsonl", ['{"source": "ab", "target": "cd"}'])
-    turned = [pair[::-1] for pair in PAIRS]
-    assert read(tmp_path, train=("t.de", "t.en"), reverse=True) == turned
-    assert read(tmp_path, train="t.tsv", format="tsv", reverse=True) == [("cd", "ab")]
-    assert read(tmp_path, train="t.jsonl", format="jsonl", reverse=True) == [("cd", "ab")]
-    labels = {"source_language": "de", "target_language": "en"}
-    task = text_files.register("text", "unused.model", folder=str(tmp_path), train="t.tsv", format="tsv", **labels)
-    assert (task.source_language, task.target_language) == ("de", "en")
-    options = {"train": "t.tsv", "format": "tsv", "reverse": True}
-    task = text_files.register("text", "unused.model", folder=str(tmp_path), **options, **labels)
-    assert (task.source_language, task.target_language) == ("en", "de")
-    write("t.en", ["cd", "", "c c"])
-    with pytest.raises(PadirError, match=r"t\.en:2: empty source"):
-        read(tmp_path, train=("t.de", "t.en"), reverse=True)
-
-
 def test_white_space_marks_and_windows_line_ends_go(tmp_path, write):
     write("a", "\ufeff ab \r\nü\u2028ö\r\n".encode())
     write("b", b"cd\n d\te")  # No line end at the end of the file.
