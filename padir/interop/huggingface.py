@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
@@ -103,8 +104,19 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
     return t5x.model_from_params(flat, model, source=str(path))
 
 
-def save(path: str | os.PathLike, model: Model, params: PyTree, *, vocabulary: str | os.PathLike | None = None) -> None:
-    """Writes a folder that `load` opens, and for an autoregressive model Transformers too; float32.
+# Types that `save` writes parameters in.
+DTYPES = ("float32", "bfloat16")
+
+
+def save(
+    path: str | os.PathLike,
+    model: Model,
+    params: PyTree,
+    *,
+    vocabulary: str | os.PathLike | None = None,
+    dtype: str = "float32",
+) -> None:
+    """Writes a folder that `load` opens, and for an autoregressive model Transformers too.
 
     Rows that the import padded a table with are left out again. config.json comes last: a folder without is not whole.
 
@@ -112,10 +124,13 @@ def save(path: str | os.PathLike, model: Model, params: PyTree, *, vocabulary: s
       path: the folder; made if need be.
       model, params: what to write.
       vocabulary: its SentencePiece model, copied to spiece.model.
+      dtype: one of `DTYPES`. 'bfloat16' rounds the parameters, and halves the file. `load` makes float32 of either.
 
     Raises:
-      PadirError: the folder holds a model already, or `params` are not of `model`.
+      PadirError: the folder holds a model already, `params` are not of `model`, or `dtype` is unknown.
     """
+    if dtype not in DTYPES:
+        raise PadirError(f"dtype: unknown {dtype!r}; choose one of {', '.join(DTYPES)}")
     folder = Path(path)
     if there := [name for name in (CONFIG_FILE, WEIGHTS_FILE) if (folder / name).exists()]:
         raise PadirError(f"{folder / there[0]}: exists; choose another folder, or delete it")
@@ -132,7 +147,7 @@ def save(path: str | os.PathLike, model: Model, params: PyTree, *, vocabulary: s
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None:
         shutil.copyfile(vocabulary, folder / VOCABULARY_FILE)
-    tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+    tensors = {name: np.ascontiguousarray(tensor, jnp.dtype(dtype)) for name, tensor in tensors.items()}
     _write(folder / WEIGHTS_FILE, lambda to: save_file(tensors, to, metadata={"format": "pt"}))
     text = json.dumps({**config, _OUR_KEY: model_to_dict(model)}, indent=2) + "\n"
     _write(folder / CONFIG_FILE, lambda to: to.write_text(text, encoding="utf-8"))

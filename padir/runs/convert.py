@@ -20,6 +20,7 @@ from padir.errors import PadirError
 from padir.interop import huggingface, t5x
 from padir.interop.t5x_checkpoint import find_checkpoint, read_checkpoint
 from padir.models.kinds import Model
+from padir.runs import pretrained
 from padir.runs.checkpoints import Checkpointer
 from padir.runs.directory import MODEL_FILE, check_vocabulary, load_model, save_model
 from padir.runs.train_state import TrainState
@@ -49,7 +50,7 @@ def open_model(
     """Opens a run directory, a Hugging Face folder or a T5X checkpoint.
 
     Args:
-      path: the folder.
+      path: the folder, or the name of a pretrained model (`runs.pretrained`).
       mesh: the devices that the parameters are put on.
       step: the checkpoint of a run directory to open; the newest by default. The other formats hold one checkpoint.
       vocabulary: the vocabulary that the model must have been trained with. A T5X checkpoint contains none, and a
@@ -61,13 +62,14 @@ def open_model(
     Raises:
       PadirError: `path` holds no model, or the model is damaged or was trained with another vocabulary.
     """
-    folder = Path(path)
+    folder = pretrained.find(path) or Path(path)
     is_foreign = (folder / huggingface.CONFIG_FILE).exists() or find_checkpoint(folder) is not None
     if not is_foreign and not (folder / MODEL_FILE).exists():
         raise PadirError(
             f"{path}: no trained model found here; give a run directory of `padir train`, a folder of Hugging Face "
-            "(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>)"
+            f"(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>){pretrained.hint()}"
         )
+    path = folder
     if (folder / MODEL_FILE).exists():
         model, own = load_model(path)
         _check_same(vocabulary, own, path)
@@ -125,7 +127,7 @@ def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = 
     print(f"{output_dir}: {kind} of {count:,} parameters from {source}, step {opened.step}", file=sys.stderr)
 
 
-def export_checkpoint(*, run_dir: str, output_dir: str, step: int | None = None) -> None:
+def export_checkpoint(*, run_dir: str, output_dir: str, step: int | None = None, dtype: str = "float32") -> None:
     """Exports a trained model as safetensors.
 
     Hugging Face Transformers opens the folder of an autoregressive model as a T5 model.
@@ -134,13 +136,14 @@ def export_checkpoint(*, run_dir: str, output_dir: str, step: int | None = None)
       run_dir: the run directory.
       output_dir: the folder to write; it must not hold a model yet.
       step: the checkpoint to export; the newest by default.
+      dtype: 'float32', or 'bfloat16', which rounds the parameters and halves the file.
 
     Raises:
-      PadirError: `run_dir` cannot be opened, or `output_dir` holds a model.
+      PadirError: `run_dir` cannot be opened, `output_dir` holds a model, or `dtype` is unknown.
     """
     opened = open_model(run_dir, sharding.make_mesh(), step=step)
     vocabulary = opened.vocabulary and opened.vocabulary.path
-    huggingface.save(output_dir, opened.model, opened.params, vocabulary=vocabulary)
+    huggingface.save(output_dir, opened.model, opened.params, vocabulary=vocabulary, dtype=dtype)
     print(f"{output_dir}: step {opened.step} of {run_dir}", file=sys.stderr)
 
 

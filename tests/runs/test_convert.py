@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.nn.layers import rebucketed
 from padir.nn.network import NetworkConfig
+from padir.runs import pretrained
 from padir.runs.convert import export_checkpoint, import_checkpoint, open_model
 from padir.runtime import sharding
 from padir.training.warm_start import start_from
@@ -147,8 +149,48 @@ class TestExport:
             assert opened.vocabulary.hash == expected.vocabulary.hash
             with pytest.raises(PadirError, match=rf"^{out}/config.json: exists"):
                 export_checkpoint(run_dir=str(run), output_dir=str(out))
+            halved = tmp_path / f"{name}_halved"
+            export_checkpoint(run_dir=str(run), output_dir=str(halved), dtype="bfloat16")
+            rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(jnp.float32), expected.params)
+            assert_same(open_model(halved, mesh).params, rounded)
+            sizes = [(folder / "model.safetensors").stat().st_size for folder in (halved, out)]
+            assert sizes[0] < 0.6 * sizes[1]
+            with pytest.raises(PadirError, match="^dtype: unknown 'float16'; choose one of float32, bfloat16"):
+                export_checkpoint(run_dir=str(run), output_dir=str(tmp_path / "third"), dtype="float16")
         # What Transformers needs to open the second, as version 5.23 did by hand.
         assert json.loads((tmp_path / "ar_out" / "config.json").read_text())["model_type"] == "t5"
+
+
+class TestPretrained:
+    """Models by name, from a package beside padir."""
+
+    @pytest.fixture
+    def package(self, t5_folder, pieces, tmp_path, monkeypatch):
+        """An installed package with the pretrained model 'small_ar'."""
+        run, folder = tmp_path / "run", tmp_path / "site" / pretrained.PACKAGE
+        folder.mkdir(parents=True)
+        import_checkpoint(source=t5_folder, output_dir=str(run), vocabulary=pieces)
+        export_checkpoint(run_dir=str(run), output_dir=str(folder / "small_ar"))
+        monkeypatch.syspath_prepend(folder.parent)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        return folder
+
+    def test_it_is_found_by_its_name_from_anywhere(self, package, mesh):
+        assert pretrained.find("small_ar") == package / "small_ar"
+        named, there = open_model("small_ar", mesh), open_model(package / "small_ar", mesh)
+        assert_same(named.params, there.params)
+        assert isinstance(padir.load("small_ar").model, AutoregressiveModel)
+
+    def test_a_path_goes_before_a_name(self, package):
+        Path("small_ar").mkdir()
+        assert pretrained.find("small_ar") is None
+        for path in ("./small_ar", package / "small_ar", "large_ar"):
+            assert pretrained.find(path) is None
+
+    def test_messages_name_what_there_is(self, package, mesh):
+        with pytest.raises(PadirError, match="^large_ar: no trained model found here; .* pretrained model: .*small_ar"):
+            open_model("large_ar", mesh)
 
 
 class TestStartFrom:
