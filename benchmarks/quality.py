@@ -15,41 +15,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments
 from quality_report import draw, frontier, neighbours, outputs_page, table
-from train_step import Updates, spread_batches
 
-import gin as gin_config
 from padir.benchmark.facts import run_facts
 from padir.benchmark.latency import Asked
 from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened
 from padir.benchmark.workloads import fitting_requests
-from padir.cli import config
 from padir.cli import main as cli
-from padir.data.batching import Buckets, schedule
 from padir.data.manifest import MANIFEST_NAME
 from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
 from padir.metrics.quality import tokenizer_of
-from padir.nn.fastest_type import resolved_for_training
 from padir.runs.directory import MODEL_FILE
-from padir.types import TokenIds
 
 ROOT = Path(__file__).resolve().parent
 # (gin files on top of the run's, layers of encoder and decoder together, seconds of updates)
 PRESETS = {"cpu": (("runs/preset_cpu.gin",), 6, 720.0), "gpu": ((), 8, 600.0)}
 # Checkpoints are this many, so that the last five are a quarter of the training.
 _CHECKPOINTS = 20
-_TIMED_UPDATES = 8
 _LATENCY_SENTENCES, _LATENCY_REPEATS = 100, 3
 
 
@@ -69,11 +62,11 @@ class Comparison:
         return str(self.work / kind / model) if model else str(self.work / kind)
 
     def phase(self, name: str, *arguments: str) -> None:
-        """Runs a padir command in this process and adds up its seconds; ends the script if it fails."""
+        """Runs a padir command and adds up its seconds; ends the script if it fails."""
         began = time.perf_counter()
         print("padir", *arguments, file=sys.stderr)
         try:
-            status = cli.main([*arguments, f"--compilation_cache={self._compiled}"])
+            status = run_padir([*arguments, f"--compilation_cache={self._compiled}"])
         finally:
             # The time of an interrupted start counts, because the next start continues from its checkpoints.
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
@@ -105,26 +98,12 @@ class Comparison:
         return {model: max(round(self.budget / known[model]), _CHECKPOINTS) for model in known}
 
     def _measure(self, models: Sequence[str]) -> dict[str, float]:
-        """Mean seconds of an update of each model, in turns, by batches of the commonest padded length."""
-        data = self.prepare()
-        ids = TokenIds(data.vocabulary().num_pieces)
-        runs, share = {}, 1.0
-        for model in models:
-            files, bindings = _parsed(self._training(model))
-            config.parse(files, bindings)
-            size, lengths = (gin_config.query_parameter(f"train.{name}") for name in ("batch_size", "buckets"))
-            kind = resolved_for_training("train.compute_type", gin_config.query_parameter("train.compute_type"))
-            (batch,) = spread_batches(data, lengths, size, 1)
-            buckets = Buckets.square(lengths)
-            epoch = schedule(data.split("train").lengths, buckets=buckets, batch_size=size, seed=0, epoch=0)
-            padded = np.array([boundary[1] for boundary in buckets.boundaries])[epoch.bucket]
-            share = float(padded.mean()) / batch["decoder_target_tokens"].shape[1]
-            made = gin_config.query_parameter("train.model").scoped_configurable_fn(ids)
-            updates = Updates(made, batch, kind)
-            runs[model] = lambda _, updates=updates: updates()
-        timings = take_turns(runs, [None], repeats=_TIMED_UPDATES, untimed=1)
-        jax.clear_caches()
-        return {model: float(np.median(timing.samples)) / 1e3 * share for model, timing in timings.items()}
+        """Mean seconds of an update of each model."""
+        arguments, output = self.work / "to_measure.json", self.work / "measured.json"
+        write_text(arguments, json.dumps({model: self._training(model) for model in models}))
+        run = [sys.executable, str(ROOT / "quality_speed.py"), f"--data_dir={self.folder('data')}"]
+        subprocess.run([*run, f"--arguments={arguments}", f"--output={output}"], check=True)
+        return json.loads(output.read_text())
 
     def train(self, model: str, num_steps: int) -> None:
         """Trains a model, or goes on; then keeps its best checkpoint, and the mean of its last five, as runs."""
@@ -285,10 +264,15 @@ def _file_name(system: str) -> str:
     return system.lower().replace(",", "").replace(" ", "_")
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(gin files, bindings) of arguments of `padir train`."""
-    files = [argument.partition("=")[2] for argument in arguments if argument.startswith("--gin_file=")]
-    return files, [argument.removeprefix("--gin.") for argument in arguments if argument.startswith("--gin.")]
+def run_padir(arguments: Sequence[str]) -> int:
+    """Runs a padir command; returns its exit status.
+
+    Evaluations are many and short, and run in this process. The others have a process of their own: `padir train` uses
+    memory in another way than decoding.
+    """
+    if arguments[0] == "evaluate":
+        return cli.main(list(arguments))
+    return subprocess.run([sys.executable, "-m", "padir.cli", *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

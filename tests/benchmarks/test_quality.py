@@ -10,7 +10,6 @@ import pytest
 
 import gin
 from padir.cli import config
-from padir.cli import main as cli
 from padir.data.records import PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import quality
 import quality_models
 import quality_report
+import quality_speed
 from quality_models import MODELS, REFERENCE
 
 
@@ -86,7 +86,7 @@ def run(tiny, tmp_path, monkeypatch):
     clock = Clock()
     commands = Commands(tiny.data, clock)
     monkeypatch.setattr(quality, "time", clock)
-    monkeypatch.setattr(cli, "main", commands)
+    monkeypatch.setattr(quality, "run_padir", commands)
     monkeypatch.setattr(quality.Comparison, "_measure", lambda self, models: dict.fromkeys(models, 0.5) | {"ar": 0.25})
     times = {"median": 2.0, "p99": 9.0}
     latency = lambda self, data, chosen: {name: times | {"median": 1.0 + len(name)} for name in chosen}  # noqa: E731
@@ -174,7 +174,7 @@ def built(name, *, reverse=False):
     bindings = ["DATA_DIR='d'", "RUN_DIR='r'", *([] if MODELS[name].distilled else ["DATA='c'"])]
     files, layers, _ = quality.PRESETS["cpu"]
     arguments = quality_models.training_arguments(name, files, bindings, reverse=reverse, layers=layers)
-    config.parse(*quality._parsed([*arguments, "--gin.train.num_steps=1000"]))
+    config.parse(*quality_speed.parsed([*arguments, "--gin.train.num_steps=1000"]))
     return gin.query_parameter("train.model").scoped_configurable_fn(TokenIds(4000))
 
 

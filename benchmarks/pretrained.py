@@ -1,0 +1,117 @@
+"""Makes the pretrained models of what `make quality` trained:
+
+    python benchmarks/pretrained.py --work=runs/quality_cpu_de_en \\
+      --result=benchmarks/results/quality_tatoeba_de_en_cpu.json
+
+It exports the teacher and a student in bfloat16, translates the validation split with what it wrote, and writes a model
+card. The card's other figures come from the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from quality_models import MODELS, TEACHER, main_system, systems
+
+from padir.data.records import PreparedSet
+from padir.decoding.refinement import Refinement
+from padir.evaluation.evaluate import decode_examples, score
+from padir.files.atomic import write_text
+from padir.inference.translator import load
+from padir.runs.convert import export_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+_LANGUAGES = {"de": "German", "en": "English"}
+
+
+def main() -> int:
+    """Makes both models; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="work folder of quality.py")
+    parser.add_argument("--result", type=Path, required=True, help="the JSON that it wrote")
+    parser.add_argument("--student", choices=[name for name in MODELS if name != TEACHER], default="padir")
+    parser.add_argument("--output", type=Path, default=ROOT / "pretrained", help="the folder that the models go to")
+    options = parser.parse_args()
+    result = json.loads(options.result.read_text(encoding="utf-8"))
+    data = PreparedSet.open(options.work / "data")
+    for model, kind in ((TEACHER, "ar"), (options.student, "padir")):
+        name = f"{data.manifest.task.name}_{kind}"
+        export_checkpoint(
+            run_dir=str(options.work / "best" / model), output_dir=str(options.output / name), dtype="bfloat16"
+        )
+        scores = evaluated(options.output / name, model, data)
+        text = card(name, model, result, scores, data.manifest.source_language, data.manifest.target_language)
+        write_text(options.output / name / "README.md", text)
+    return 0
+
+
+def evaluated(folder: Path, model: str, data: PreparedSet) -> dict[str, Any]:
+    """Scores of an exported model on the validation split, decoding as its main system."""
+    translator = load(folder)
+    validation = data.split("validation")
+    examples = validation.read(range(len(validation)))
+    decode = systems([model])[main_system(model)].decode()
+    translations = decode_examples(translator, examples, decode, batch_size=64, label=folder.name)
+    checker, parallel = data.manifest.checker, isinstance(decode, Refinement)
+    scores = score(translations, examples, checker, predicts_length=parallel, with_ter=False)
+    return scores | {"parameters": translator.model.parameter_count()}
+
+
+def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], source: str, target: str) -> str:
+    """The model card.
+
+    Args:
+      name: of the pretrained model.
+      model: its name in the comparison.
+      result: of `quality.py`.
+      scores: of the exported model.
+      source, target: languages, as 'de'.
+    """
+    recipe, system = MODELS[model], main_system(model)
+    as_trained = result["systems"][system]
+    seconds = result["phase_seconds"][f"train {model}"]
+    origin = "the text itself" if not recipe.distilled else "the translations of the AR model beside this one"
+    kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
+    languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
+    facts = result["facts"]
+    return f"""# {name}
+
+{languages}, for everyday sentences: {kind} with {scores["parameters"]:,} parameters, stored as bfloat16.
+
+```sh
+pip install ./pretrained   # or run this in a clone
+echo "…" | padir translate --run_dir={name}
+```
+
+## Quality
+
+| on 2,000 sentences of Tatoeba that training did not see | BLEU | chrF |
+|---|---:|---:|
+| these files: {system} | {scores["bleu"]:.2f} | {scores["chrf"]:.2f} |
+| as trained, in float32 | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |
+
+sacreBLEU, {scores["bleu_signature"]}; {scores["chrf_signature"]}. The best of its checkpoints was chosen by its loss on
+the same sentences.
+
+## Training
+
+* Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
+  [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.
+* {result["updates"][model]:,} updates, {seconds / 60:.0f} minutes on {facts["cpu_count"]} cores of {facts["cpu"]},
+  validation and compilation included.
+* Command: `python {facts["command"]}`, at commit {facts["commit"]}.
+
+## Limits
+
+It knows short sentences about everyday things. Names, numbers, long sentences and specialist words are often wrong.
+It may leave out or invent content without any sign, and repeats the biases of its data. Do not rely on it where a wrong
+translation does harm.
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
