@@ -169,6 +169,42 @@ def quality_table(systems: dict[str, Any]) -> str:
     return table(head, rows)
 
 
+def comparison_table(found: dict[str, Any], all: bool = False) -> str:
+    """The systems of a comparison on real text: all of them, or without the rescored and averaged ones and 10 steps."""
+    rows = []
+    for name, scores in found["systems"].items():
+        if not all and ("rescored" in name or "averaged" in name or "10 steps" in name):
+            continue
+        tests = scores.get("against_baseline")
+        figures = [number(scores[key], 2) for key in ("bleu", "chrf", "stutter_per_100_words")]
+        figures.append("" if scores["length_accuracy"] is None else number(scores["length_accuracy"], 0))
+        figures += [number(scores["mean_steps_run"], 1), number(tests["bleu"]["p_value"], 3) if tests else ""]
+        if latency := scores.get("latency_ms"):
+            figures += [number(latency["median"]), number(latency["p99"]), times(scores["speed_up"])]
+        rows.append([name, *figures, *[""] * (9 - len(figures))])
+    head = ["system", "BLEU", "chrF", "stutter / 100 words", "length %", "steps run", "p", "median ms", "p99 ms"]
+    return table([*head, "speed-up"], rows)
+
+
+def neighbours_table(found: dict[str, Any]) -> str:
+    """Each model of a comparison beside the next worse one, and whether the difference is significant."""
+    rows = [
+        [f"{pair['better']} against {pair['worse']}", number(pair["difference"], 2)]
+        + [number(pair[test], 3) for test in ("bootstrap", "randomization")]
+        for pair in found["neighbours"]
+    ]
+    return table(["systems", "BLEU", "p, paired bootstrap", "p, approximate randomisation"], rows)
+
+
+def updates_table(found: dict[str, Any]) -> str:
+    """What each model of a comparison was trained for; minutes include compilation and validation."""
+    rows = [
+        [name, number(count, 0), number(found["phase_seconds"][f"train {name}"] / 60, 1)]
+        for name, count in found["updates"].items()
+    ]
+    return table(["model", "updates", "minutes"], rows)
+
+
 def decodes_table(rows: dict[str, Any]) -> str:
     """Scores of ways to decode the same text, each compared with the plain decode of as many hypotheses."""
     lines = []
@@ -259,6 +295,9 @@ HELPERS = (
     request_ms,
     latency_table,
     quality_table,
+    comparison_table,
+    neighbours_table,
+    updates_table,
     decodes_table,
     compared_with_plain,
     aims_table,
