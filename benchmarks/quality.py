@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
 from padir.metrics.quality import tokenizer_of
-from padir.runs.directory import MODEL_FILE
+from padir.runs.checkpoints import Checkpointer
 
 ROOT = Path(__file__).resolve().parent
 # (gin files on top of the run's, layers of encoder and decoder together, seconds of updates)
@@ -55,7 +56,16 @@ class Comparison:
         self._reverse, self.budget = reverse, default if seconds is None else seconds
         self._clock, self._compiled = work / "seconds.json", work / "compiled"
         work.mkdir(parents=True, exist_ok=True)
+        self._claim(work / "comparison.json", {"preset": preset, "reverse": reverse, "budget_seconds": self.budget})
         self.seconds: dict[str, float] = json.loads(self._clock.read_text()) if self._clock.exists() else {}
+
+    @staticmethod
+    def _claim(path: Path, settings: dict) -> None:
+        """Ends the script if the work folder holds a comparison with other settings."""
+        if not path.exists():
+            write_text(path, json.dumps(settings) + "\n")
+        if (there := json.loads(path.read_text())) != settings:
+            sys.exit(f"{path.parent}: holds a comparison with {there}, not {settings}; choose another --work")
 
     def folder(self, kind: str, model: str = "") -> str:
         """A folder of the work folder: 'data', 'distilled', 'results'; of a model 'runs', 'best' or 'mean'."""
@@ -107,7 +117,7 @@ class Comparison:
 
     def train(self, model: str, num_steps: int) -> None:
         """Trains a model, or goes on; then keeps its best checkpoint, and the mean of its last five, as runs."""
-        if Path(self.folder("mean", model), MODEL_FILE).exists():
+        if self.is_trained(model):
             return
         every = max(num_steps // _CHECKPOINTS, 1)
         cadence = {"log": every, "evaluate": every, "checkpoint": every, "keep": 5, "keep_best": 1}
@@ -121,9 +131,13 @@ class Comparison:
             f"--num_steps={num_steps}",
         )
         for kind, chosen in (("best", "--best=1"), ("mean", "--last=5")):
-            if not Path(self.folder(kind, model), MODEL_FILE).exists():
+            if not _has_model(self.folder(kind, model)):
                 folders = f"--run_dir={self.folder('runs', model)}", f"--output_dir={self.folder(kind, model)}"
                 self.phase(f"train {model}", "average", *folders, chosen)
+
+    def is_trained(self, model: str) -> bool:
+        """Whether nothing is left to do for a model but to evaluate it."""
+        return _has_model(self.folder("mean", model))
 
     def distill(self) -> None:
         """Lets the teacher translate the corpus, unless it has."""
@@ -136,6 +150,7 @@ class Comparison:
             f"--run_dir={self.folder('best', TEACHER)}",
             f"--data_dir={self.folder('data')}",
             f"--output_dir={self.folder('distilled')}",
+            "--compute_type=auto",
         )
 
     def evaluate(self, name: str, system: System) -> dict:
@@ -208,7 +223,7 @@ def main() -> int:
         if MODELS[name].distilled:
             comparison.distill()
         comparison.train(name, updates[name])
-    trained = [name for name in MODELS if Path(comparison.folder("mean", name), MODEL_FILE).exists()]
+    trained = [name for name in MODELS if comparison.is_trained(name)]
     chosen = systems(trained)
     # First what the others are compared with.
     rows = {
@@ -258,6 +273,17 @@ def _write(
     draw(folder / f"{name}.png", rows, {each: system.model for each, system in chosen.items()}, title)
     write_text(folder / f"{name}.html", outputs_page(title, examples, outputs))
     print(table(rows))
+
+
+def _has_model(run_dir: str) -> bool:
+    """Whether a run directory exists and has a whole checkpoint; removes what an interrupted start left of one."""
+    if not Path(run_dir).exists():
+        return False
+    with Checkpointer(run_dir, read_only=True) as checkpointer:
+        if checkpointer.steps():
+            return True
+    shutil.rmtree(run_dir)
+    return False
 
 
 def _file_name(system: str) -> str:

@@ -18,7 +18,6 @@ from padir.decoding.remasking import RemaskNothing
 from padir.decoding.verified import Verified
 from padir.models import padir_decoding
 from padir.models.kinds import DECODE_CONFIGS
-from padir.runs.directory import MODEL_FILE
 from padir.types import TokenIds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -32,8 +31,8 @@ from quality_models import MODELS, REFERENCE
 class Commands:
     """Stands for `padir`: notes what is called, writes what it would leave; the call numbered `failing` fails."""
 
-    def __init__(self, data, clock):
-        self.data, self.clock, self.calls, self.failing = data, clock, [], None
+    def __init__(self, data, run, clock):
+        self.data, self.run, self.clock, self.calls, self.failing = data, run, clock, [], None
 
     def __call__(self, arguments):
         command, *rest = arguments
@@ -52,8 +51,7 @@ class Commands:
         """Leaves checkpoints, which the script never looks at."""
 
     def average(self, options):
-        Path(options["output_dir"]).mkdir(parents=True)
-        Path(options["output_dir"], MODEL_FILE).touch()
+        shutil.copytree(self.run, options["output_dir"])
 
     def distill(self, options):
         shutil.copytree(self.data, options["output_dir"])
@@ -84,7 +82,7 @@ class Clock:
 def run(tiny, tmp_path, monkeypatch):
     """Returns run(*arguments): starts the script over stand-ins; `run.commands` are those."""
     clock = Clock()
-    commands = Commands(tiny.data, clock)
+    commands = Commands(tiny.data, tiny.ar, clock)
     monkeypatch.setattr(quality, "time", clock)
     monkeypatch.setattr(quality, "run_padir", commands)
     monkeypatch.setattr(quality.Comparison, "_measure", lambda self, models: dict.fromkeys(models, 0.5) | {"ar": 0.25})
@@ -161,6 +159,23 @@ def test_started_again_it_goes_on_and_adds_up_the_seconds(run, tmp_path):
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     seconds = {"prepare": 10.0, "train ar": 30.0, "distill": 10.0, "train padir": 40.0}
     assert {name: stored["phase_seconds"][name] for name in seconds} == seconds
+
+
+def test_what_an_interrupted_average_left_is_made_anew(run, tmp_path):
+    run("--models=ar")
+    for kept in (tmp_path / "work" / "mean" / "ar" / "checkpoints").iterdir():
+        shutil.rmtree(kept)
+    before = len(run.commands.calls)
+    run("--models=ar")
+    assert run.commands.names()[before : before + 2] == ["train", "average"]
+
+
+def test_another_budget_needs_another_folder(run):
+    run("--models=ar", "--seconds=100")
+    with pytest.raises(
+        SystemExit, match="work: holds a comparison with .*100.0.*, not .*200.0.*; choose another --work"
+    ):
+        run("--models=ar", "--seconds=200")
 
 
 def test_unknown_models_are_refused(run, capsys):
