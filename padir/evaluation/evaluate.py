@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from padir.data.bleurt_process import bleurt_scores, check_bleurt
-from padir.data.records import Example, PreparedSet
+from padir.data.records import Example
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation import report, side_by_side
-from padir.evaluation.system_description import describe_system, describe_task
+from padir.evaluation.evaluation_set import open_set
+from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.breakdown import Items, by_length, check_buckets
@@ -33,7 +34,6 @@ from padir.metrics.randomization import approximate_randomization
 from padir.metrics.stutter import content, stutter_rates, words
 from padir.models.kinds import DecodeConfig
 from padir.progress import progress
-from padir.runs.directory import check_vocabulary
 
 
 def decode_examples(
@@ -115,14 +115,16 @@ def score(
 def evaluate(
     *,
     run_dir: str,
-    data_dir: str,
     output_dir: str,
     name: str,
+    data_dir: str | None = None,
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
     verify_with: str | None = None,
     compute_type: str | None = None,
     split: str = "test",
+    sources: str | None = None,
+    references: str | None = None,
     baseline: str | None = None,
     batch_size: int = 64,
     tokenize: str | None = None,
@@ -133,7 +135,7 @@ def evaluate(
     trained_on: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Translates a split and scores the translations.
+    """Translates a split of a prepared set, or a file, and scores the translations.
 
     Prints the scores and writes them to `<output_dir>/<name>.json` and `.md`, and the translations to `.txt`. With a
     baseline, it also writes `<name>.html`: each source and reference with the two outputs side by side, sortable by
@@ -141,15 +143,18 @@ def evaluate(
 
     Args:
       run_dir: the run directory of the trained model.
-      data_dir: a prepared data set with the model's vocabulary.
       output_dir: the folder for the results.
       name: the name of this system, which is also the name of the files.
+      data_dir: a prepared data set with the model's vocabulary.
       decode: how to decode; the model's default if None.
       rescore_with: the run directory of an autoregressive model that ranks a parallel model's hypotheses.
       verify_with: an autoregressive model that verifies a parallel model's drafts; by default the output is that
         of its greedy decoding. See `padir.load`.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       split: the split to translate.
+      sources, references: two text files, plain or .gz, to translate in place of a split. Line n of one translates
+        line n of the other. Of a source that is too long for the model only the beginning is translated; how many there
+        are is printed and part of the result.
       baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by
         paired bootstrap and by approximate randomisation.
       batch_size: sentences decoded at a time.
@@ -167,29 +172,27 @@ def evaluate(
       The scores as written to the JSON file.
 
     Raises:
-      PadirError: the vocabularies differ, the split does not exist, the baseline has another number of lines, or an
-        option does not fit the model.
+      PadirError: the vocabularies differ, the split does not exist, a file cannot be read or has an empty line, files
+        or the baseline have other numbers of lines, or an option does not fit the model.
     """
     check_buckets(length_buckets)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
-    data = PreparedSet.open(data_dir)
-    check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
-    prepared = data.split(split)
-    tokenize = tokenizer_of(data.manifest.target_language) if tokenize is None else tokenize
+    chosen = open_set(translator, run_dir, data_dir, split, sources=sources, references=references)
+    tokenize = tokenizer_of(chosen.task["target_language"]) if tokenize is None else tokenize
     make_metrics(tokenize)  # Fails before the decoding, not after it, if there is no such tokenizer.
     decode = translator.checked(decode)
-    examples = prepared.read(range(len(prepared)))
-    other = _read_baseline(baseline, len(examples), f"split {split} of {data_dir}") if baseline else None
-    result = {"name": name, "run_dir": str(run_dir), "data_dir": str(data_dir), "split": split}
-    result |= {"decode": repr(decode), **helpers, "task": describe_task(data.manifest)}
+    examples = chosen.examples
+    other = _read_baseline(baseline, len(examples), chosen.where) if baseline else None
+    result = {"name": name, "run_dir": str(run_dir), "data_dir": chosen.data_dir, "split": chosen.split}
+    result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers, "task": chosen.task}
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
 
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
     result |= score(
-        translations, examples, data.manifest.checker, tokenize, predicts_length=_predicts_length(translator, decode)
+        translations, examples, chosen.checker, tokenize, predicts_length=_predicts_length(translator, decode)
     )
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
     # T5X reports BLEU with this tokenizer by default, and so does the paper's Table 4.2.

@@ -241,8 +241,8 @@ class PadirModel(BaseModel):
         Returns:
           The batch with `decoder_input_tokens` [B, Lt] int32 and `decoder_loss_weights` [B, Lt] float32 of the first
           stage, and for each later one `decoder_noise_tokens/stage_<s>` [B, Lt] int32, which replace stutter, or
-          `decoder_uniform/stage_<s>` [B, Lt] float32, by which it is sampled. With a disentangled context the inputs are
-          the targets, beside `decoder_contexts` [B, Lt, Lt] bool.
+          `decoder_uniform/stage_<s>` [B, Lt] float32, by which it is sampled. With a disentangled context the inputs
+          are the targets, beside `decoder_contexts` [B, Lt, Lt] bool.
         """
         key, targets = rng.stream(key, "corruption"), batch["decoder_target_tokens"]
         if self.network.disentangled_context:
@@ -255,9 +255,7 @@ class PadirModel(BaseModel):
         if self.hand_over == "sample":
             later = {_uniform_name(stage): jax.random.uniform(key, targets.shape) for stage, key in keys.items()}
         else:
-            later = {
-                _noise_name(stage): corruption.noise(key, targets.shape, *noise)[0] for stage, key in keys.items()
-            }
+            later = {_noise_name(stage): corruption.noise(key, targets.shape, *noise)[0] for stage, key in keys.items()}
         first = {"decoder_input_tokens": corrupted.tokens, "decoder_loss_weights": corrupted.weights}
         return {**batch, **first, **later}
 

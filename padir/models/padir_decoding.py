@@ -261,9 +261,9 @@ def _refine_rows(
 def _preference(config: Refinement, scores: Array, lengths: Array, *, rescored: bool = False) -> Array:
     """What hypotheses are put in order by, highest first: scores and lengths [B, K] → [B, K] float32.
 
-    With `config.order` or `config.rewrite_only_remasked` the EOS at the end is known, at no cost. EOS alone would be the
-    best hypothesis of all, having nothing to be unsure of; it comes last. (The authors' code tries no such length.) A
-    rescorer is unsure of EOS, too.
+    With `config.order` or `config.rewrite_only_remasked` the EOS at the end is known, at no cost. EOS alone would be
+    the best hypothesis of all, having nothing to be unsure of; it comes last. (The authors' code tries no such length.)
+    A rescorer is unsure of EOS, too.
     """
     knows_end = config.order is not None or config.rewrite_only_remasked
     return jnp.where(lengths > 1, scores, -jnp.inf) if knows_end and not rescored else scores

@@ -1,7 +1,7 @@
 """The models that come with padir, by name.
 
-They lie in the repository's folder `pretrained/`, which is a package of its own: `pip install ./pretrained`. A clone finds
-them there, and any other installation in that package.
+They lie in the repository's folder `pretrained/`, which is a package of its own: `pip install ./pretrained`. A clone
+finds them there, and any other installation in that package.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """The scores of a split are those of the hypotheses that are written beside them."""
 
 import dataclasses
+import gzip
 import json
 import shutil
 from html import escape
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -259,6 +261,54 @@ def test_length_accuracy_and_steps_by_hand(examples):
     assert result["mean_steps_run"] == 2.0
     assert (result["bleu"], result["validity"]) == (pytest.approx(100.0), 100.0)
     assert score(translations, examples[:3], None)["validity"] is None
+
+
+class TestFiles:
+    """A test set of two files, without preparation."""
+
+    @pytest.fixture
+    def files(self, examples, tmp_path):
+        """Writes the test split as two files; returns their paths."""
+        paths = {"sources": tmp_path / "t.src.gz", "references": tmp_path / "t.tgt"}
+        with gzip.open(paths["sources"], "wt", encoding="utf-8") as file:
+            file.writelines(f"{example.source_text}\n" for example in examples)
+        paths["references"].write_text("".join(f"{example.target_text}\n" for example in examples))
+        return {name: str(path) for name, path in paths.items()}
+
+    def test_the_scores_are_those_of_the_prepared_split(self, tiny, results, examples, files, tmp_path):
+        given = {"run_dir": str(tiny.padir), "output_dir": str(tmp_path), "name": "files"}
+        found = evaluate(**given, **files, decode=DECODE)
+        prepared = json.loads((results / "padir.json").read_text(encoding="utf-8"))
+        tokens = PreparedSet.open(tiny.data).vocabulary().encode_batch([example.source_text for example in examples])
+        # Preparation cuts the same sources.
+        assert found["n"] == 40 and found["cut_sources"] == sum(len(ids) + 1 > 32 for ids in tokens) > 0
+        same = ("bleu", "chrf", "ter", "mean_steps_run", "stutter_per_100_words")
+        assert {name: found[name] for name in same} == {name: prepared[name] for name in same}
+        assert (found["data_dir"], found["split"]) == ("t.src.gz, t.tgt", "lines")
+        assert found["task"]["name"] == "t.src.gz, t.tgt" and found["validity"] is None
+
+    def test_of_a_long_source_the_beginning_is_translated(self, tiny, files, tmp_path, capsys):
+        Path(files["references"]).write_text("eins\nzwei\n")
+        with gzip.open(files["sources"], "wt") as file:
+            file.write("Peter helps a big dog.\n" + "Peter helps a big dog. " * 30 + "\n")
+        given = {"run_dir": str(tiny.padir), "output_dir": str(tmp_path), "name": "long"}
+        assert evaluate(**given, **files)["cut_sources"] == 1
+        assert "1 of 2 lines have more than the 32 tokens that the model allows" in capsys.readouterr().err
+        assert len((tmp_path / "long.txt").read_text().splitlines()) == 2
+
+    def test_what_is_missing_is_named(self, tiny, files, tmp_path):
+        given = {"run_dir": str(tiny.padir), "output_dir": str(tmp_path), "name": "x"}
+        with pytest.raises(PadirError, match="evaluate.references: give --sources and --references, or neither"):
+            evaluate(**given, sources=files["sources"])
+        with pytest.raises(PadirError, match="evaluate.data_dir: give a prepared set, or two files"):
+            evaluate(**given)
+        Path(files["references"]).write_text("eins\n\n")
+        with pytest.raises(PadirError, match=r"t\.tgt:2: empty target"):
+            evaluate(**given, **files)
+        Path(files["references"]).write_text("eins\nzwei\n")
+        with pytest.raises(PadirError, match=r"t\.src\.gz has 40 lines but .*t\.tgt has 2"):
+            evaluate(**given, **files)
+        assert not (tmp_path / "x.json").exists()
 
 
 def test_a_baseline_of_another_split(tiny, tmp_path):
