@@ -73,7 +73,7 @@ def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], 
     """
     recipe, system = MODELS[model], main_system(model)
     as_trained = result["systems"][system]
-    seconds = result["phase_seconds"][f"train {model}"]
+    made = result["models"][model]
     origin = "the text itself" if not recipe.distilled else "the translations of the AR model beside this one"
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
@@ -101,8 +101,7 @@ the same sentences.
 
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
   [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.
-* {result["updates"][model]:,} updates, {seconds / 60:.0f} minutes on {facts["cpu_count"]} cores of {facts["cpu"]},
-  validation and compilation included.
+* {made["updates"]:,} updates of {1e3 * made["update_seconds"]:.0f} ms, {result["budget_seconds"] / 60:.0f} minutes, on {facts["cpu_count"]} cores of {facts["cpu"]}.
 * Command: `python {facts["command"]}`, at commit {facts["commit"]}.
 
 ## Limits

@@ -98,14 +98,17 @@ class Comparison:
         bindings += [] if MODELS[model].distilled else [f"DATA={self._data!r}"]
         return training_arguments(model, self._files, bindings, reverse=self._reverse, layers=self._layers)
 
-    def updates(self, models: Sequence[str]) -> dict[str, int]:
-        """How many updates each model makes in the budget; measured once, for all that were not."""
+    def updates(self, models: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
+        """(how many updates each model makes in the budget, seconds of an update); measured once."""
         path = self.work / "update_seconds.json"
         known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         if missing := [model for model in models if model not in known]:
             known |= self._measure(missing)
             write_text(path, json.dumps(known, indent=1) + "\n")
-        return {model: max(round(self.budget / known[model]), _CHECKPOINTS) for model in known}
+        # As many between any two checkpoints.
+        return {
+            model: _CHECKPOINTS * max(round(self.budget / known[model] / _CHECKPOINTS), 1) for model in known
+        }, known
 
     def _measure(self, models: Sequence[str]) -> dict[str, float]:
         """Mean seconds of an update of each model."""
@@ -119,7 +122,7 @@ class Comparison:
         """Trains a model, or goes on; then keeps its best checkpoint, and the mean of its last five, as runs."""
         if self.is_trained(model):
             return
-        every = max(num_steps // _CHECKPOINTS, 1)
+        every = num_steps // _CHECKPOINTS
         cadence = {"log": every, "evaluate": every, "checkpoint": every, "keep": 5, "keep_best": 1}
         start = MODELS[model].start
         self.phase(
@@ -218,7 +221,7 @@ def main() -> int:
     work = Path(options.work or f"runs/quality_{options.preset}_{direction}")
     comparison = Comparison(work, options.data, options.preset, reverse=options.reverse, seconds=options.seconds)
     data = comparison.prepare()
-    updates = comparison.updates(list(MODELS))
+    updates, update_seconds = comparison.updates(list(MODELS))
     for name in names:
         if MODELS[name].distilled:
             comparison.distill()
@@ -234,7 +237,8 @@ def main() -> int:
     timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
-    _write(Path(options.results), comparison, data, rows, {name: updates[name] for name in trained}, chosen)
+    made = {name: {"updates": updates[name], "update_seconds": update_seconds[name]} for name in trained}
+    _write(Path(options.results), comparison, data, rows, made, chosen)
     return 0
 
 
@@ -243,14 +247,14 @@ def _write(
     comparison: Comparison,
     data: PreparedSet,
     rows: dict[str, dict],
-    updates: dict[str, int],
+    made: dict[str, dict],
     chosen: dict[str, System],
 ) -> None:
     """Writes the JSON, the picture and the page; prints the table."""
     manifest = data.manifest
     name = f"quality_{manifest.task.name}_{comparison.preset}"
     examples = data.split("validation").read(range(manifest.splits["validation"].num_examples))
-    judged = {main_system(model): rows[main_system(model)] for model in updates}
+    judged = {main_system(model): rows[main_system(model)] for model in made}
     outputs = {each: row["outputs"] for each, row in judged.items()}
     references = [example.target_text for example in examples]
     kept = ("name", "run_dir", "data_dir", "baseline", "outputs", "by_source_length", "baseline_by_source_length")
@@ -258,7 +262,7 @@ def _write(
         "facts": run_facts(),
         "preset": comparison.preset,
         "budget_seconds": comparison.budget,
-        "updates": updates,
+        "models": made,
         "phase_seconds": comparison.seconds,
         "train_pairs": manifest.splits["train"].num_examples,
         "evaluated_on": "validation",

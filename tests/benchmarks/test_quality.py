@@ -127,7 +127,9 @@ def test_the_whole_chain(run, tmp_path, capsys):
     assert rescored["rescore_with"] == str(work / "best" / "ar") and rescored["run_dir"] == str(work / "best" / "cmlm")
     assert evaluated["ar_beam_5_last_5_averaged"]["run_dir"] == str(work / "mean" / "ar")
     assert evaluated["ar_verifies_padir"]["verify_with"] == str(work / "best" / "ar")
-    assert stored["updates"] == {name: 400 if name == "ar" else 200 for name in MODELS}
+    assert {name: made["updates"] for name, made in stored["models"].items()} == {
+        name: 400 if name == "ar" else 200 for name in MODELS
+    }
     assert stored["train_pairs"] == len(PreparedSet.open(work / "data").split("train"))
     assert (tmp_path / "results" / "quality_tiny_cpu.png").read_bytes().startswith(b"\x89PNG")
     assert "padir_4_steps_5_lengths 0" in (tmp_path / "results" / "quality_tiny_cpu.html").read_text()
@@ -139,12 +141,12 @@ def test_a_sitting_takes_some_models_further(run, tmp_path):
     run("--seconds=100", "--models=ar,padir")
     assert run.commands.names().count("train") == 2
     first = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
-    assert list(first["updates"]) == ["ar", "padir"] and len(first["systems"]) == 3 + 11
+    assert list(first["models"]) == ["ar", "padir"] and len(first["systems"]) == 3 + 11
     before = len(run.commands.calls)
     run("--seconds=100", "--models=disco")
     assert run.commands.names()[before:] == ["train", "average", "average", *["evaluate"] * 10]
     second = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
-    assert list(second["updates"]) == ["ar", "padir", "disco"] and len(second["systems"]) == 3 + 11 + 10
+    assert list(second["models"]) == ["ar", "padir", "disco"] and len(second["systems"]) == 3 + 11 + 10
 
 
 def test_started_again_it_goes_on_and_adds_up_the_seconds(run, tmp_path):
