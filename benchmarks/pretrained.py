@@ -101,7 +101,8 @@ the same sentences.
 
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
   [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.
-* {made["updates"]:,} updates of {1e3 * made["update_seconds"]:.0f} ms, {result["budget_seconds"] / 60:.0f} minutes, on {facts["cpu_count"]} cores of {facts["cpu"]}.
+* {made["updates"]:,} updates of {1e3 * made["update_seconds"]:.0f} ms, {result["budget_seconds"] / 60:.0f} minutes, on
+  {facts["cpu_count"]} cores of {facts["cpu"]}.
 * Command: `python {facts["command"]}`, at commit {facts["commit"]}.
 
 ## Limits
