@@ -189,7 +189,7 @@ def test_unknown_models_are_refused(run, capsys):
 def built(name, *, reverse=False):
     """The model that the recipe makes at the size of the preset."""
     bindings = ["DATA_DIR='d'", "RUN_DIR='r'", *([] if MODELS[name].distilled else ["DATA='c'"])]
-    files, layers, _ = quality.PRESETS["cpu"]
+    files, layers, *_ = quality.PRESETS["cpu"]
     arguments = quality_models.training_arguments(name, files, bindings, reverse=reverse, layers=layers)
     config.parse(*quality_speed.parsed([*arguments, "--gin.train.num_steps=1000"]))
     return gin.query_parameter("train.model").scoped_configurable_fn(TokenIds(4000))
