@@ -40,7 +40,7 @@ from padir.metrics.quality import tokenizer_of
 from padir.runs.checkpoints import Checkpointer
 
 ROOT = Path(__file__).resolve().parent
-# (gin files on top of the run's, layers of encoder and decoder together, seconds of updates, how the teacher translates)
+# (gin files on top of the run's, layers of encoder and decoder, seconds of updates, how the teacher translates)
 # On a CPU, beam search over the whole corpus would take half an hour.
 PRESETS = {
     "cpu": (("runs/preset_cpu.gin",), 6, 720.0, "decode/ar_greedy.gin"),
