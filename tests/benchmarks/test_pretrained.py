@@ -1,0 +1,70 @@
+"""benchmarks/pretrained.py on tiny runs: what it exports opens, translates, and has a card."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import padir
+from padir.decoding.refinement import Refinement
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import pretrained
+
+RESULT = {
+    "facts": {"cpu": "a CPU", "cpu_count": 2, "command": "quality.py --data corpus", "commit": "0123456789"},
+    "train_pairs": 431,
+    "budget_seconds": 720.0,
+    "models": {name: {"updates": 1980, "update_seconds": 0.363} for name in ("ar", "padir")},
+    "systems": {
+        "AR, beam 5": {"bleu": 42.5, "chrf": 57.0},
+        "PaDIR, 4 steps, 5 lengths": {"bleu": 40.5, "chrf": 55.0},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def made(tiny, tmp_path_factory):
+    """The folder of the models that the script made."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    work = folder / "work"
+    for name, run in (("ar", tiny.ar), ("padir", tiny.padir)):
+        (work / "best").mkdir(parents=True, exist_ok=True)
+        (work / "best" / name).symlink_to(run)
+    (work / "data").symlink_to(tiny.data)
+    (folder / "result.json").write_text(json.dumps(RESULT))
+    options = [f"--work={work}", f"--result={folder / 'result.json'}", f"--output={folder / 'models'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["pretrained.py", *options])
+        patch.setattr(pretrained, "_LANGUAGES", {"": "Synthetic"} | {name: name for name in ("src", "tgt", "de", "en")})
+        assert pretrained.main() == 0
+    return folder / "models"
+
+
+def test_both_models_translate_as_the_runs_do_up_to_rounding(made, tiny):
+    texts = ["Peter helps a big dog.", "Anna sees the old house."]
+    assert sorted(path.name for path in made.iterdir()) == ["tiny_ar", "tiny_padir"]
+    for name, run in (("tiny_ar", tiny.ar), ("tiny_padir", tiny.padir)):
+        halved = padir.load(made / name)
+        assert halved.model == padir.load(run).model
+        assert len(halved.translate(texts)) == 2
+    assert padir.load(made / "tiny_padir").translate(texts, Refinement(num_steps=2))[0].text
+
+
+def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
+    card = (made / "tiny_padir" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# tiny_padir\n")
+    for said in (
+        "PaDIR, 4 steps, 5 lengths",
+        "| as trained, in float32 | 40.50 | 55.00 |",
+        "431 sentence pairs",
+        "CC-BY 2.0 FR",
+        "1,980 updates of 363 ms, 12 minutes, on",
+        "2 cores of a CPU",
+        "`python quality.py --data corpus`, at commit 0123456789",
+        "padir translate --run_dir=tiny_padir",
+    ):
+        assert said in card, said
+    assert "translations of the AR model beside" in card
+    assert "the text itself" in (made / "tiny_ar" / "README.md").read_text(encoding="utf-8")
