@@ -261,7 +261,8 @@ def _write(
     judged = {main_system(model): rows[main_system(model)] for model in made}
     outputs = {each: row["outputs"] for each, row in judged.items()}
     references = [example.target_text for example in examples]
-    kept = ("name", "run_dir", "data_dir", "baseline", "outputs", "by_source_length", "baseline_by_source_length")
+    paths = ("name", "run_dir", "data_dir", "baseline", "rescore_with", "verify_with")
+    left_out = (*paths, "outputs", "by_source_length", "baseline_by_source_length")
     result = {
         "facts": run_facts(),
         "preset": comparison.preset,
@@ -273,7 +274,7 @@ def _write(
         "compared_with": REFERENCE,
         "neighbours": neighbours(judged, references, tokenizer_of(manifest.target_language)),
         "frontier": frontier(rows),
-        "systems": {each: {key: row[key] for key in row if key not in kept} for each, row in rows.items()},
+        "systems": {each: {key: row[key] for key in row if key not in left_out} for each, row in rows.items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
