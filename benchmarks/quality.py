@@ -38,6 +38,7 @@ from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
 from padir.metrics.quality import tokenizer_of
 from padir.runs.checkpoints import Checkpointer
+from padir.runs.directory import recorded_settings
 
 ROOT = Path(__file__).resolve().parent
 # (gin files on top of the run's, layers of encoder and decoder, seconds of updates, how the teacher translates)
@@ -146,6 +147,12 @@ class Comparison:
         """Whether nothing is left to do for a model but to evaluate it."""
         return _has_model(self.folder("mean", model))
 
+    def made(self, model: str) -> dict[str, int]:
+        """The updates that a model's run records, and the update after which it was best."""
+        with Checkpointer(self.folder("best", model), read_only=True) as checkpointer:
+            best = checkpointer.latest_step()
+        return {"updates": recorded_settings(self.folder("runs", model))["num_steps"], "best_after": best}
+
     def distill(self) -> None:
         """Lets the teacher translate the corpus, unless it has."""
         if Path(self.folder("distilled"), MANIFEST_NAME).exists():
@@ -241,7 +248,7 @@ def main() -> int:
     timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
-    made = {name: {"updates": updates[name], "update_seconds": update_seconds[name]} for name in trained}
+    made = {name: comparison.made(name) | {"update_seconds": update_seconds[name]} for name in trained}
     _write(Path(options.results), comparison, data, rows, made, chosen)
     return 0
 

@@ -48,7 +48,12 @@ class Commands:
         shutil.copytree(self.data, options["gin.DATA_DIR"].strip("'"))
 
     def train(self, options):
-        """Leaves checkpoints, which the script never looks at."""
+        """Leaves the record of its settings; the script never looks at checkpoints."""
+        folder = Path(options["gin.RUN_DIR"].strip("'"))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.json").write_text(
+            json.dumps({"settings": {"num_steps": int(options["num_steps"])}, "changes": []})
+        )
 
     def average(self, options):
         shutil.copytree(self.run, options["output_dir"])
@@ -130,6 +135,7 @@ def test_the_whole_chain(run, tmp_path, capsys):
     assert {name: made["updates"] for name, made in stored["models"].items()} == {
         name: 400 if name == "ar" else 200 for name in MODELS
     }
+    assert stored["models"]["padir"]["best_after"] == 120, "that of the stand-in"
     assert stored["train_pairs"] == len(PreparedSet.open(work / "data").split("train"))
     assert (tmp_path / "results" / "quality_tiny_cpu.png").read_bytes().startswith(b"\x89PNG")
     assert "padir_4_steps_5_lengths 0" in (tmp_path / "results" / "quality_tiny_cpu.html").read_text()
