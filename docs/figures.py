@@ -256,7 +256,8 @@ def claims_table(claims: list[dict[str, Any]]) -> str:
     for claim in claims:
         verdict = "pass" if claim["passed"] else "**fail**"
         limit = f"{claim['relation']} {claim['limit']:.3g}"
-        rows.append([claim["claim"].replace("|", "\\|"), verdict, f"{claim['measured']:.3g}", limit])
+        text = re.sub(r"([|*])", r"\\\1", claim["claim"])
+        rows.append([text, verdict, f"{claim['measured']:.3g}", limit])
     return table(["claim", "result", "measured", "limit"], rows)
 
 

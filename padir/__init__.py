@@ -3,7 +3,9 @@
 Folders are layers. From the top floor down, each imports only from those below it:
 
     cli
+    dyck
     demo, analysis, theory, compilation
+    verifier
     evaluation, benchmark
     inference, training
     runs

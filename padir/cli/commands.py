@@ -152,6 +152,17 @@ _ALL = (
         distributed=lambda has_value: True,
     ),
     Command(
+        "verifier",
+        "padir.verifier.run:train_verifier",
+        "train a verifier of an autoregressive model's prefixes on the first errors of its own translations",
+        "padir verifier --run_dir=runs/ar --data_dir=runs/data --output_dir=runs/ar_verifier",
+        note=(
+            "padir translate and padir evaluate generate under it with --verifier=FOLDER. First errors are known for "
+            "the embedded language pair; for other tasks see --valid_outputs and --features."
+        ),
+        configuration=_beside("{output_dir}/verifier.gin"),
+    ),
+    Command(
         "benchmark latency",
         "padir.benchmark.latency:latency",
         "measure the latency of requests for several systems",
@@ -200,9 +211,22 @@ _ALL = (
         gin_files=("runs/demo.gin",),
     ),
     Command(
+        "dyck",
+        "padir.dyck.run:dyck",
+        "train a language model of brackets and a verifier of it, and compare samplers under the verifier",
+        "padir dyck --output_dir=runs/dyck --quick",
+        note=(
+            "A --gin_file replaces runs/dyck.gin, which sets all sizes; runs/dyck_paper.gin has the thesis's. To change "
+            "only some of them, start your own file with include 'runs/dyck.gin', or use --gin.NAME=VALUE without a "
+            "--gin_file."
+        ),
+        configuration=_beside("{output_dir}/dyck.gin"),
+        gin_files=("runs/dyck.gin",),
+    ),
+    Command(
         "theory",
         "padir.theory.run:theory",
-        "draw the figures of the paper's theory chapter and check its claims with exact calculations",
+        "draw the figures of the paper's theory chapters and check their claims with exact calculations",
         "padir theory --output_dir=runs/theory --quick",
         configuration=_beside("{output_dir}/theory.gin"),
     ),

@@ -8,7 +8,9 @@ from padir.decoding import (
     acceptance,
     autoregressive,
     beam,
+    blocks,
     credit,
+    guided,
     initial,
     order,
     policies,
@@ -19,6 +21,7 @@ from padir.decoding import (
     verified,
 )
 from padir.demo.run import DemoConfig
+from padir.dyck.settings import DyckConfig
 from padir.inference.distill import DistillFilters
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import LossConfig
@@ -29,6 +32,7 @@ from padir.runtime.sharding import Layout
 from padir.training.guards import Guards
 from padir.training.loop import Cadence
 from padir.training.optimizers import OptimizerConfig
+from padir.verifier.training import ProbeTraining
 
 DATACLASSES: tuple[type, ...] = (
     NetworkConfig,
@@ -55,10 +59,15 @@ DATACLASSES: tuple[type, ...] = (
     *ranking.POLICIES,
     verified.Verified,
     *acceptance.POLICIES,
+    guided.Guided,
+    *guided.SAMPLERS,
+    blocks.Block,
     DistillFilters,
+    ProbeTraining,
     systems.System,
     workloads.FixedLengths,
     workloads.ParallelText,
     workloads.PreparedText,
     DemoConfig,
+    DyckConfig,
 )

@@ -19,6 +19,7 @@ from padir.checks import whole
 from padir.compilation import deviceless, report
 from padir.compilation.programs import Compiled, Decode, Refused, Update, compiled
 from padir.compilation.topologies import Topology, named
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
@@ -167,6 +168,11 @@ def compile_translate(
     """
     given = _with_defaults(translate_files, arguments)
     _refuse_verified(given["decode"], given["verify_with"])
+    if isinstance(given["decode"], Guided) or given["verifier"] is not None:
+        raise PadirError(
+            "padir compile: a compiler cannot know how many tokens generation under a verifier discards; leave out "
+            "Guided and verifier"
+        )
     job = _Job(named(topology), output, save, hlo)
     model, _ = load_model(given["run_dir"])
     decode = given["decode"] or default_decode(model)

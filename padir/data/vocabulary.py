@@ -166,6 +166,18 @@ class Vocabulary:
             for i in ids
         ]
 
+    def spellings(self) -> list[str | None]:
+        """The characters that each piece spells, with spaces; None of ids that spell none by themselves.
+
+        Those are pad, EOS and other control pieces, UNK, and pieces that stand for a single byte.
+        """
+        processor = self._processor
+        silent = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
+        return [
+            None if any(kind(i) for kind in silent) else processor.id_to_piece(i).replace("\u2581", " ")
+            for i in range(self.num_pieces)
+        ]
+
     def _text_ids(self, ids: Iterable[int]) -> list[int]:
         kept = []
         for i in ids:

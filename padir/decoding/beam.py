@@ -2,10 +2,15 @@
 
 The semantics are those of Hugging Face's search, so that results can be compared one to one: of the 2K best
 candidates of a step, those among the first K that are finished are kept apart, and the K best unfinished ones live on.
+
+Under a constraint, hypotheses that have not begun what they must write would crowd out the others until no room is
+left. So the best hypothesis of each number of tokens still to write is put first: dynamic beam allocation (Post and
+Vilar 2018), with the distance from acceptance in place of the count of words met.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -14,7 +19,7 @@ from flax import struct
 
 from padir.checks import finite, whole
 from padir.decoding.autoregressive import START_ID, StepFn, TargetRoom
-from padir.decoding.sampling import top_k
+from padir.decoding.sampling import argmax, top_k
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.nn import cache as kv_cache
@@ -22,6 +27,9 @@ from padir.nn.cache import DecoderCache
 from padir.types import EOS_ID, PAD_ID, Array
 
 EARLY_EXITS = ("exact", "current_length", "full")
+
+# The cache after a pass → how many tokens each continuation still has to write at least, EOS counted: [N, V] int32.
+DistancesFn = Callable[[DecoderCache], Array]
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class BeamState:
     Attributes:
       tokens: [B, K, L] int32, live hypotheses, 0 from the current position on.
       last: [N] int32, the token that the next step reads.
-      log_probs: [B, K] float32, summed, best first; -inf where there is no hypothesis.
+      log_probs: [B, K] float32, summed, the most important first; -inf where there is no hypothesis.
       kept_tokens: [B, K, L] int32, the best finished hypotheses, 0 after EOS.
       kept_scores: [B, K] float32, log-probability over length^alpha, best first; -inf where there is none yet.
       done: [B] bool, sources whose kept hypotheses never change again.
@@ -99,17 +107,19 @@ class BeamState:
 
 @struct.dataclass
 class _Candidates:
-    """The best continuations of a step, best first: each [B, C].
+    """The best continuations of a step, the most important first: each [B, C].
 
     Attributes:
       log_probs: float32, summed.
       parents: int32 in [0, K), the live hypothesis each continues.
       tokens: int32, with what.
+      ranks: float32, the higher the more important: the log-probability, or what `_with_leaders` says.
     """
 
     log_probs: Array
     parents: Array
     tokens: Array
+    ranks: Array
 
 
 def decode(
@@ -120,6 +130,7 @@ def decode(
     max_length: int,
     config: BeamSearch,
     key: Array | None = None,
+    distances: DistancesFn | None = None,
 ) -> Hypotheses:
     """Searches; arguments as in `beam_search` (`key` is unused).
 
@@ -128,7 +139,7 @@ def decode(
       -inf and no tokens at the end.
     """
     del key
-    state = beam_search(step_fn, cache, live, limits, max_length, config)
+    state = beam_search(step_fn, cache, live, limits, max_length, config, distances)
     tokens = state.kept_tokens[:, : config.num_returned]
     lengths = (tokens != PAD_ID).sum(-1)
     return Hypotheses(
@@ -141,7 +152,13 @@ def decode(
 
 
 def beam_search(
-    step_fn: StepFn, cache: DecoderCache, live: Array, limits: Array, max_length: int, config: BeamSearch
+    step_fn: StepFn,
+    cache: DecoderCache,
+    live: Array,
+    limits: Array,
+    max_length: int,
+    config: BeamSearch,
+    distances: DistancesFn | None = None,
 ) -> BeamState:
     """Searches until every source is done.
 
@@ -152,6 +169,8 @@ def beam_search(
       limits: [B] int32, most tokens a target may have, EOS counted; one that reaches it counts as finished.
       max_length: the largest of them, static.
       config: size of the beam, scores and exit.
+      distances: of constrained decoding, how far continuations are from a complete output; `step_fn` forbids those that
+        are too far from one.
 
     Returns:
       The final state; `cache.position` is the number of steps run.
@@ -164,6 +183,8 @@ def beam_search(
     def step(state: BeamState) -> BeamState:
         next_log_probs, new_cache = step_fn(state.last, state.cache)
         candidates = _best_continuations(next_log_probs, state.log_probs)
+        if distances is not None:
+            candidates = _with_leaders(candidates, next_log_probs, state.log_probs, distances(new_cache))
         return _advance(state.replace(cache=new_cache), candidates, state.cache.position, limits, config)
 
     nothing = jnp.full((sources, size), -jnp.inf, jnp.float32)
@@ -193,7 +214,48 @@ def _best_continuations(next_log_probs: Array, log_probs: Array) -> _Candidates:
     sums = best + log_probs.reshape(-1, 1)
     sums, index = jax.lax.top_k(sums.reshape(sources, -1), 2 * size)
     parents = index // best.shape[-1]
-    return _Candidates(sums, parents, jnp.take_along_axis(tokens.reshape(sources, -1), index, axis=-1))
+    return _Candidates(sums, parents, jnp.take_along_axis(tokens.reshape(sources, -1), index, axis=-1), sums)
+
+
+def _with_leaders(best: _Candidates, next_log_probs: Array, log_probs: Array, distances: Array) -> _Candidates:
+    """Puts the leaders of a step behind its best continuation and ahead of the others.
+
+    The leader of a distance is the likeliest of the continuations that still need so many tokens. There are as many
+    leaders as hypotheses, the nearest to completion first: one that is as near as can be is never lost.
+
+    Args:
+      best: of `_best_continuations`.
+      next_log_probs: [N, V] float32, -inf forbids a token.
+      log_probs: [B, K] float32, of the live hypotheses.
+      distances: [N, V] int32, see `DistancesFn`.
+
+    Returns:
+      2K candidates.
+    """
+    sources, size = log_probs.shape
+    vocabulary = next_log_probs.shape[-1]
+    sums = (next_log_probs + log_probs.reshape(-1, 1)).reshape(sources, -1)
+    none = jnp.iinfo(jnp.int32).max
+    levels = jnp.where(sums > -jnp.inf, distances.reshape(sources, -1), none)
+
+    def next_leader(passed: Array, _: None) -> tuple[Array, Array]:
+        level = jnp.where(levels > passed, levels, none).min(axis=-1, keepdims=True)
+        return level, argmax(jnp.where((levels == level) & (level < none), sums, -jnp.inf))
+
+    _, leaders = jax.lax.scan(next_leader, jnp.full((sources, 1), -1, jnp.int32), length=size)
+    leaders = leaders.T
+    others = best.parents * vocabulary + best.tokens
+    every = jnp.concatenate([leaders, others], axis=1)
+    # What is there twice counts once, as the leader; the best of all comes first in any case.
+    again = jnp.tril(every[:, :, None] == every[:, None, :], -1).any(-1)
+    found = jnp.take_along_axis(sums, every, axis=1)
+    ahead = jnp.concatenate([2.0 * size - jnp.arange(size), jnp.zeros(2 * size)])
+    ranks = jnp.where(every == others[:, :1], 3.0 * size, ahead + jnp.where(ahead > 0, 0.0, found))
+    ranks = jnp.where(again | (found == -jnp.inf), -jnp.inf, ranks)
+    ranks, order = jax.lax.top_k(ranks, 2 * size)
+    chosen = _take(every, order)
+    log_probs = jnp.where(ranks > -jnp.inf, _take(found, order), -jnp.inf)
+    return _Candidates(log_probs, chosen // vocabulary, chosen % vocabulary, ranks)
 
 
 def _advance(
@@ -212,7 +274,8 @@ def _advance(
     kept_scores, order = jax.lax.top_k(jnp.concatenate([state.kept_scores, scores], axis=1), size)
     kept_tokens = _take(jnp.concatenate([state.kept_tokens, tokens[:, :size]], axis=1), order)
 
-    log_probs, order = jax.lax.top_k(jnp.where(ended, -jnp.inf, candidates.log_probs), size)
+    _, order = jax.lax.top_k(jnp.where(ended, -jnp.inf, candidates.ranks), size)
+    log_probs = _take(jnp.where(ended, -jnp.inf, candidates.log_probs), order)
     parents = _take(candidates.parents, order)
     rows = jnp.arange(parents.shape[0])[:, None] * size + parents
     return BeamState(
@@ -221,7 +284,7 @@ def _advance(
         log_probs=log_probs,
         kept_tokens=kept_tokens,
         kept_scores=kept_scores,
-        done=state.done | _settled(log_probs[:, 0], kept_scores, length, limits, config),
+        done=state.done | _settled(log_probs.max(axis=-1), kept_scores, length, limits, config),
         steps_run=state.steps_run + ~state.done,
         cache=kv_cache.reorder(state.cache, rows.reshape(-1)),
     )

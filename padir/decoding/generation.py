@@ -21,7 +21,7 @@ from padir.decoding.autoregressive import START_ID
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling
 from padir.nn.cache import DecoderCache
-from padir.types import Array, PyTree
+from padir.types import EOS_ID, PAD_ID, Array, PyTree
 
 
 class PrefixStepFn(Protocol):
@@ -106,6 +106,24 @@ def last_tokens(tokens: Array, lengths: Array) -> Array:
     return jnp.where(lengths > 0, last, START_ID)
 
 
+def is_complete(tokens: Array, lengths: Array, limits: Array) -> Array:
+    """Prefixes that nothing follows, at EOS or their limit: [N, L], [N], [N] → [N] bool."""
+    # The start token is not EOS, so that an empty prefix is none.
+    return (last_tokens(tokens, lengths) == EOS_ID) | (lengths >= limits)
+
+
+def put(values: Array, at: Array, new: Array, where: Array | bool = True) -> Array:
+    """Values [N, L] with `new` [N] at place `at` [N] of the rows `where` [N]; places beyond the last are ignored."""
+    # Not a scatter, which on CPU would be a loop over the rows.
+    here = jnp.arange(values.shape[1]) == at[:, None]
+    return jnp.where(here & jnp.reshape(where, (-1, 1)), new[:, None], values)
+
+
+def cut(values: Array, lengths: Array) -> Array:
+    """Values [N, L] with nothing (0) behind their lengths [N]."""
+    return jnp.where(jnp.arange(values.shape[1]) < lengths[:, None], values, PAD_ID)
+
+
 def draw(sampling: Sampling, log_probs: Array, key: Array, sample_ids: Array, draws: Array) -> tuple[Array, Array]:
     """Draws a token for every row, with random numbers that depend on the row's sample and its draws so far alone.
 
@@ -127,5 +145,5 @@ def draw(sampling: Sampling, log_probs: Array, key: Array, sample_ids: Array, dr
 
 
 def at_positions(cache: DecoderCache, position: Array) -> DecoderCache:
-    """The cache whose next tokens, one a row, lie at `position` [N] int32: to erase tokens, go back to a smaller one."""
+    """The cache whose next tokens, one a row, lie at `position` [N] int32: to erase tokens, go back to a lower one."""
     return cache.replace(position=position[:, None])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir.decoding.queries import Queries
 from padir.types import Array, PyTree
 
 
@@ -232,6 +233,8 @@ class Hypotheses:
       batch_steps: [] int32, decoder passes the whole batch really ran.
       trace: every step, or None; its fields are [T, B, K, …].
       rounds: [B, K] int32, passes of the verifier among `steps_run`; None of what was not verified.
+      queries: what generation under a verifier cost, [B, K] each; else None.
+      failed: [B, K] bool, where it found no output (see `Generated`); else None.
     """
 
     tokens: Array
@@ -241,3 +244,5 @@ class Hypotheses:
     batch_steps: Array
     trace: Trace | None = None
     rounds: Array | None = None
+    queries: Queries | None = None
+    failed: Array | None = None

@@ -15,6 +15,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation import report, side_by_side
+from padir.evaluation.cost import cost_under_verifier
 from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
@@ -109,7 +110,9 @@ def score(
         steps["mean_rounds"] = statistics.fmean(translation.rounds for translation in translations)
         written = sum(translation.predicted_length for translation in translations)
         steps["tokens_per_round"] = written / len(examples) / steps["mean_rounds"]
-    return {**quality.to_dict(), **lengths, **steps}
+    if translations[0].constraint_met is not None:
+        steps["constraint_met"] = 100.0 * statistics.fmean(t.constraint_met for t in translations)
+    return {**quality.to_dict(), **lengths, **steps, **cost_under_verifier(translations)}
 
 
 def evaluate(
@@ -121,6 +124,8 @@ def evaluate(
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
     verify_with: str | None = None,
+    verifier: str | None = None,
+    constraint: str | None = None,
     compute_type: str | None = None,
     split: str = "test",
     sources: str | None = None,
@@ -150,6 +155,10 @@ def evaluate(
       rescore_with: the run directory of an autoregressive model that ranks a parallel model's hypotheses.
       verify_with: an autoregressive model that verifies a parallel model's drafts; by default the output is that
         of its greedy decoding. See `padir.load`.
+      verifier: the folder of a verifier from `padir verifier`, under which an autoregressive model generates. The
+        result then has fields of its own; see `padir.evaluation.cost`.
+      constraint: the JSON file of a constraint that every translation must obey; see `padir.data.constraints`. The
+        result then has `constraint_met`, the percentage that do.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       split: the split to translate.
       sources, references: two text files, plain or .gz, to translate in place of a split. Line n of one translates
@@ -177,7 +186,7 @@ def evaluate(
     """
     check_buckets(length_buckets)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
-    helpers = {"rescore_with": rescore_with, "verify_with": verify_with}
+    helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
     chosen = open_set(translator, run_dir, data_dir, split, sources=sources, references=references)
     tokenize = tokenizer_of(chosen.task["target_language"]) if tokenize is None else tokenize

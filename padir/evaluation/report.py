@@ -19,7 +19,7 @@ def summary(result: Mapping[str, Any]) -> str:
         for key, name in (("bleurt", "BLEURT"), ("comet", "COMET"))
         if key in result
     ]
-    lines.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence")
+    lines.append(_steps(result))
     for metric, test in result.get("against_baseline", {}).items():
         lines.append(
             f"{metric} against {result['baseline']}: {test['difference']:+.2f} (p = {test['p_value']:.3f}, "
@@ -32,7 +32,7 @@ def summary(result: Mapping[str, Any]) -> str:
 def markdown(result: Mapping[str, Any]) -> str:
     """The Markdown page: scores, stutter, scores by source length and, with a baseline, the comparison."""
     sections = [f"# {_cell(result['name'])} on {result['split']} of {_cell(result['data_dir'])}", _scores(result)]
-    sections.append(f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence. `{result['decode']}`")
+    sections.append(f"{_steps(result)}. `{result['decode']}`")
     sections += ["## Stutter", _stutter(result), "## By source length", _by_length(result)]
     if "baseline" in result:
         sections += ["## Against the baseline", _comparison(result)]
@@ -55,6 +55,24 @@ def _lengths(result: Mapping[str, Any]) -> str:
     return (
         f"length accuracy {result['length_accuracy']:.2f}%, error {result['length_error']:.2f} tokens "
         f"(bias {result['length_bias']:+.2f}), "
+    )
+
+
+def _steps(result: Mapping[str, Any]) -> str:
+    return f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence{_cost(result)}"
+
+
+def _cost(result: Mapping[str, Any]) -> str:
+    """What generation under a verifier cost, or how many sentences obey a constraint, if there was either."""
+    if "constraint_met" in result:
+        return f"; {result['constraint_met']:.2f}% meet the constraint"
+    if "mean_queries" not in result:
+        return ""
+    per_token = "-" if result["queries_per_token"] is None else f"{result['queries_per_token']:.2f}"
+    return (
+        f", {result['mean_queries']:.1f} queries ({per_token} per output token), "
+        f"{result['mean_verifier_calls']:.1f} verifier calls, {result['mean_backtracks']:.2f} backtracks; "
+        f"{result['failed']} of {result['n']} sentences failed"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from padir.data.manifest import Manifest
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
@@ -53,8 +54,8 @@ def describe_system(
       A dictionary with the following keys.
 
       * kind: 'autoregressive' or 'parallel'.
-      * decoding: 'greedy', 'sampling', 'beam', 'verified', 'padir' (the paper's recipe) or 'refinement' (any other
-        parallel recipe, e.g. mask-predict).
+      * decoding: 'greedy', 'sampling', 'beam', 'guided', 'verified', 'padir' (the paper's recipe) or 'refinement' (any
+        other parallel recipe, e.g. mask-predict).
       * steps: refinement steps; None for an autoregressive or verified system.
       * hypotheses: beam size or number of samples, or all hypotheses per source of a parallel system.
       * trained_on: 'raw', 'distilled', or None if it is not known.
@@ -79,6 +80,8 @@ def _decoding(decode: DecodeConfig) -> dict[str, Any]:
         return {"kind": "parallel", "decoding": "verified", "steps": None, "hypotheses": 1}
     if isinstance(decode, BeamSearch):
         return {"kind": "autoregressive", "decoding": "beam", "steps": None, "hypotheses": decode.beam_size}
+    if isinstance(decode, Guided):
+        return {"kind": "autoregressive", "decoding": "guided", "steps": None, "hypotheses": decode.num_samples}
     assert isinstance(decode, Autoregressive)
     decoding = "greedy" if decode.sampling.temperature == 0 else "sampling"
     return {"kind": "autoregressive", "decoding": decoding, "steps": None, "hypotheses": decode.num_samples}

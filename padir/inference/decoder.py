@@ -10,15 +10,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from padir import rng
+from padir.decoding.automaton import Automaton
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.inference.program import Program, decode_program, unpack
-from padir.models import padir_decoding, verification
+from padir.models import guided, padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import DecodingParams
 from padir.models.causal_mode import causal_params
+from padir.models.guided import Judge
 from padir.models.helper import Helper
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model, default_decode
 from padir.models.padir import PadirModel
@@ -44,6 +47,7 @@ class Decoder:
       params: the trained parameters, nested dict of float32 arrays on all devices of this process.
       helper: the rescorer or verifier, with its parameters on all devices; None without one.
       verifies_itself: whether the helper is the model's own causal mode.
+      judge: who judges what is generated under a verifier (`Guided`), on all devices; None without one.
       decoding_params: the parameters in the form that decoding uses (`BaseModel.for_decoding`).
       compute_type: the type that the factors of products with weights are rounded to; None if they are not rounded.
     """
@@ -55,6 +59,7 @@ class Decoder:
         *,
         seed: int = 0,
         helper: Helper | None = None,
+        judge: Judge | None = None,
         compute_type: str | None = None,
     ):
         """Places `params` on all devices of this process.
@@ -67,6 +72,7 @@ class Decoder:
           seed: the seed of random decoding.
           helper: an autoregressive model that helps a parallel one: a rescorer ranks its hypotheses in place of the
             model's own scores, a verifier verifies its drafts (`Verified`).
+          judge: of generation under a verifier.
           compute_type: one of `weights.COMPUTE_TYPES`, or 'auto' for what is fastest here. The factors of products with
             the weights of the model and of a verifier, but not of a rescorer, are rounded to it.
 
@@ -90,7 +96,8 @@ class Decoder:
         self._mesh = own_mesh()
         if self._mesh.devices.flat[0].platform == "cpu":
             host_memory.keep_freed()
-        self.params, self.helper = jax.device_put((params, helper), sharding.replicated(self._mesh))
+        everywhere = sharding.replicated(self._mesh)
+        self.params, self.helper, self.judge = jax.device_put((params, helper, judge), everywhere)
         self.decoding_params = model.for_decoding(self.params, compute_type)
         self._decoding_helper = None if helper is None else self.helper.for_decoding(compute_type)
         self._key = rng.stream(seed, "decode")
@@ -113,8 +120,11 @@ class Decoder:
     def default_decode(self) -> DecodeConfig:
         """The default decode configuration.
 
-        It is verified decoding for a PaDIR model with a verifier, and else `kinds.default_decode`.
+        It is verified decoding for a PaDIR model with a verifier, generation under a judge if there is one, and else
+        `kinds.default_decode`.
         """
+        if self.judge is not None:
+            return Guided()
         if isinstance(self.helper, Verifier) and not self.verifies_itself:
             return Verified()
         return default_decode(self.model)
@@ -124,6 +134,7 @@ class Decoder:
         sources: Sequence[Sequence[int]],
         decode: DecodeConfig,
         lengths: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        constraint: Automaton | None = None,
     ) -> Hypotheses:
         """Decodes one batch in a single round trip to the device.
 
@@ -132,6 +143,7 @@ class Decoder:
           decode: the decode configuration, as returned by `checked`.
           lengths: the target lengths, EOS included, one per source; see `translate_ids`. For a parallel model there may
             be several per source.
+          constraint: what each row of the padded batch must obey, as numpy arrays.
 
         Returns:
           The hypotheses as numpy arrays. Rows beyond `len(sources)` are padding.
@@ -154,7 +166,7 @@ class Decoder:
         decode = on_devices(decode, ways)
         # The number of refinement steps is an argument, so that 1, 4 and 10 steps share one compiled program.
         decode, steps = decode.steps_as_data if isinstance(decode, Refinement) else (decode, ())
-        given = {}
+        given = {} if constraint is None else {"constraint": constraint}
         if lengths is not None:
             shape = np.shape(lengths)
             model = decoding_model(self.model, decode)
@@ -168,11 +180,13 @@ class Decoder:
             known = decode_program(decoding_model(self.model, decode), decode, structure), leaves
             self._programs[decode] = known
         program, leaves = known
-        packed, trace = program(leaves, placed, self._key, *steps, **given)
-        return unpack(np.asarray(packed), trace)
+        packed, extras = program(leaves, placed, self._key, *steps, **given)
+        return unpack(np.asarray(packed), extras)
 
-    def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | None]:
-        """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and its helper."""
+    def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | Judge | None]:
+        """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and who helps it."""
+        if isinstance(decode, Guided):
+            return (self._decoding_helper.params if self.verifies_itself else self.decoding_params), self.judge
         if not self.verifies_itself or isinstance(decode, Verified):
             return self.decoding_params, self._decoding_helper
         # No array is passed that is not needed: each adds latency.
@@ -209,6 +223,12 @@ class Decoder:
                 "PadirModel.causal_stage = True"
                 if verifies
                 else f"decode: {type(decode).__name__} verifies nothing; use Verified, or leave verify_with out"
+            )
+        if isinstance(decode, Guided):
+            guided.check(decode, self.judge)
+        elif self.judge is not None:
+            raise PadirError(
+                f"decode: {type(decode).__name__} takes no verifier of prefixes; use Guided, or leave the verifier out"
             )
         if verifies:
             verification.check(self.model, decode, has_lengths=has_lengths)

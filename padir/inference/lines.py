@@ -20,17 +20,28 @@ BATCHES_PER_READ = 16
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of the lines of a job: read = translated + rejected."""
+    """Counts of the lines of a job: read = translated + rejected.
+
+    `unmet` of those that were translated do not obey the constraint; None without one.
+    """
 
     read: int = 0
     translated: int = 0
     rejected: int = 0
+    unmet: int | None = None
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(self.read + other.read, self.translated + other.translated, self.rejected + other.rejected)
+        known = [each.unmet for each in (self, other) if each.unmet is not None]
+        return Counts(
+            self.read + other.read,
+            self.translated + other.translated,
+            self.rejected + other.rejected,
+            sum(known) if known else None,
+        )
 
     def __str__(self) -> str:
-        return f"read {self.read} lines: {self.translated} translated, {self.rejected} rejected"
+        lines = f"read {self.read} lines: {self.translated} translated, {self.rejected} rejected"
+        return lines if self.unmet is None else f"{lines}; {self.unmet} do not meet the constraint"
 
 
 @dataclass(frozen=True)
@@ -75,15 +86,17 @@ class LineTranslator:
         total = Counts()
         for chunk in chunked(lines, BATCHES_PER_READ * self.batch_size):
             rejected = 0
+            unmet = None if self.translator.constraint is None else 0
             for line, result in zip(chunk, self._translate(chunk), strict=True):
                 if isinstance(result, Translation):
                     out.write(self._written(result, line))
+                    unmet = None if unmet is None else unmet + (not result.constraint_met)
                 else:
                     rejected += 1
                     rejects.write(line, result)
                     out.write("\n" if self.output_format == "lines" else "")
             out.flush()
-            counts = Counts(len(chunk), len(chunk) - rejected, rejected)
+            counts = Counts(len(chunk), len(chunk) - rejected, rejected, unmet)
             total += counts
             done(counts)
         return total
@@ -133,6 +146,10 @@ class LineTranslator:
         }
         if translation.rounds is not None:
             record["rounds"] = translation.rounds
+        if translation.queries is not None:
+            record |= {"failed": translation.failed, **vars(translation.queries)}
+        if translation.constraint_met is not None:
+            record["constraint_met"] = translation.constraint_met
         text = json.dumps(record, ensure_ascii=False)
         if self.input_format == "jsonl":
             # The input is copied as text, because parsing and writing it again could change numbers and escapes.

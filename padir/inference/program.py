@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir.decoding.queries import Queries
 from padir.decoding.state import Hypotheses, Trace
 from padir.models.kinds import DecodeConfig, Model
 from padir.types import Array
 
-# (leaves of parameters and helper, source, key, number of steps of a refinement) → (packed hypotheses, trace)
-Program = Callable[..., tuple[Array, Trace | None]]
+# What only some decodes return: (trace, queries, which hypotheses failed).
+Extras = tuple[Trace | None, Queries | None, Array | None]
+# (leaves of parameters and helper, source, key, number of steps of a refinement) → (packed hypotheses, extras)
+Program = Callable[..., tuple[Array, Extras]]
 
 
 @functools.cache
@@ -33,17 +36,17 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
     @jax.jit
     def run(
         leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array
-    ) -> tuple[Array, Trace | None]:
+    ) -> tuple[Array, Extras]:
         params, helper = jax.tree.unflatten(structure, leaves)
         options = lengths if helper is None else {**lengths, helper.role: helper}
         found = model.decode(params, source, key, decode, *steps, **options)
-        return _pack(found), found.trace
+        return _pack(found), (found.trace, found.queries, found.failed)
 
     return run
 
 
 def _pack(found: Hypotheses) -> Array:
-    """Packs everything but the trace into one array [B, K, 5 + L] int32, so that one copy brings it to the host."""
+    """Packs everything but the extras into one array [B, K, 5 + L] int32, so that one copy brings it to the host."""
     scores = jax.lax.bitcast_convert_type(found.scores, jnp.int32)
     batch_steps = jnp.broadcast_to(found.batch_steps, scores.shape)
     rounds = jnp.full(scores.shape, -1) if found.rounds is None else found.rounds
@@ -51,15 +54,15 @@ def _pack(found: Hypotheses) -> Array:
     return jnp.concatenate([numbers, found.tokens], axis=-1)
 
 
-def unpack(packed: np.ndarray, trace: Trace | None) -> Hypotheses:
+def unpack(packed: np.ndarray, extras: Extras) -> Hypotheses:
     """Returns the hypotheses of a `Program` as numpy arrays.
 
     Args:
       packed: [B, K, 5 + L] int32, the first result of the program: bits of the float32 score, predicted length, steps
         run, steps of the batch, rounds or -1, and L tokens.
-      trace: its second result.
+      extras: its second result.
     """
     scores = np.ascontiguousarray(packed[..., 0]).view(np.float32)
-    trace = None if trace is None else jax.device_get(trace)
+    trace, *account = jax.device_get(extras)
     rounds = None if packed[0, 0, 4] < 0 else packed[..., 4]
-    return Hypotheses(packed[..., 5:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], trace, rounds)
+    return Hypotheses(packed[..., 5:], scores, packed[..., 1], packed[..., 2], packed[0, 0, 3], trace, rounds, *account)

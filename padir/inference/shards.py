@@ -37,7 +37,7 @@ from padir.files.lines import Rejects, count_lines, writing
 from padir.files.shards import Part, lines_of_parts, number_lines, split_inputs
 from padir.inference.lines import Counts, LineTranslator
 from padir.progress import progress
-from padir.runs.describe import hashes
+from padir.runs.describe import hashes, params_sha256
 from padir.runs.directory import differences
 from padir.runtime.distributed import first_process, wait_for_all
 
@@ -132,7 +132,7 @@ def translate_shards(
     wait_for_all()
     _finish(job)
     counted = json.loads((output / COUNTS_FILE).read_text(encoding="utf-8"))
-    return Counts(counted["read"], counted["translated"], counted["rejected"])
+    return Counts(**{field.name: counted[field.name] for field in dataclasses.fields(Counts)})
 
 
 def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress: bool, seed: int) -> dict[str, Any]:
@@ -158,6 +158,10 @@ def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress
     }
     if helper is not None:
         request[helper.role] = hashes(helper.model, helper.params)
+    if translator.judge is not None:
+        request["verifier_sha256"] = params_sha256(translator.judge)
+    if translator.constraint is not None:
+        request["constraint"] = {**vars(translator.constraint.constraint), "name": None}
     return json.loads(json.dumps(request))
 
 

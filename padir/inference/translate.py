@@ -32,6 +32,8 @@ def translate_files(
     decode: DecodeConfig | None = None,
     rescore_with: str | None = None,
     verify_with: str | None = None,
+    verifier: str | None = None,
+    constraint: str | None = None,
     compute_type: str | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -68,6 +70,9 @@ def translate_files(
       rescore_with: an autoregressive model that ranks the hypotheses of a parallel model.
       verify_with: an autoregressive model that verifies a parallel model's drafts; by default the output is that
         of its greedy decoding. See `padir.load`.
+      verifier: the folder of a verifier from `padir verifier`, under which an autoregressive model generates.
+      constraint: the JSON file of a constraint that every translation must obey; see `padir.data.constraints`. How many
+        do not is printed: those without room for an output that does.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       batch_size: the number of lines decoded at a time.
       seed: the seed of random decoding.
@@ -91,7 +96,8 @@ def translate_files(
     else:
         hosts = Hosts.given(host_index, num_hosts)
         _check_shards(shards, inputs, output, rejects)
-    translator = load(run_dir, seed=seed, rescore_with=rescore_with, verify_with=verify_with, compute_type=compute_type)
+    helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
+    translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
     checked = translator.checked(decode, has_lengths=False)
     lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
     if hosts is None:

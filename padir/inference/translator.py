@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from padir.data.constraints import Constraint
 from padir.data.vocabulary import Vocabulary
+from padir.decoding import generation
+from padir.decoding.queries import Queries
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
 from padir.errors import PadirError
+from padir.inference.constraint import SourceConstraint
 from padir.inference.decoder import Decoder, own_mesh
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.guided import Judge
 from padir.models.helper import Helper
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import fastest_type
 from padir.runs.convert import needed_vocabulary, open_model
+from padir.runs.saved_verifier import load_verifier
 from padir.types import EOS_ID, PyTree
 
 
@@ -36,6 +43,11 @@ class Translation:
       hypotheses: all hypotheses as (text, score), best first.
       cut_off: whether an autoregressive model, which may be a verifier, reached its length limit before EOS.
       rounds: of verified decoding, how many of the decoder passes were the verifier's; otherwise None.
+      queries: of generation under a verifier, what all samples of this text cost together, as numbers of type int;
+        otherwise None.
+      failed: whether generation under a verifier found no output; the text is as far as it came. Under a constraint,
+        whether the source's length limit has no room for an output that obeys; the text is then empty.
+      constraint_met: whether the text obeys the constraint; None without one.
       trace: with `Refinement.return_trace`, every step of every hypothesis, best first; otherwise None. Its fields are
         the numpy arrays of `Trace` without the axis of sources ([T, K, …]).
     """
@@ -48,6 +60,9 @@ class Translation:
     cut_off: bool = False
     rounds: int | None = None
     trace: Trace | None = None
+    queries: Queries | None = None
+    failed: bool = False
+    constraint_met: bool | None = None
 
 
 class Translator(Decoder):
@@ -62,12 +77,26 @@ class Translator(Decoder):
         step: int,
         seed: int = 0,
         helper: Helper | None = None,
+        judge: Judge | None = None,
+        constraint: Constraint | None = None,
         compute_type: str | None = None,
     ):
-        """See `Decoder`. `vocabulary` is that of the training data; `step` is the training step of `params`."""
-        super().__init__(model, params, seed=seed, helper=helper, compute_type=compute_type)
+        """See `Decoder`.
+
+        `vocabulary` is that of the training data; `step` is the training step of `params`. Every translation obeys the
+        `constraint`.
+        """
+        super().__init__(model, params, seed=seed, helper=helper, judge=judge, compute_type=compute_type)
         self.vocabulary = vocabulary
         self.step = step
+        self.constraint = None if constraint is None else SourceConstraint(constraint, vocabulary, model)
+
+    def checked(self, decode: DecodeConfig | None, *, has_lengths: bool = True) -> DecodeConfig:
+        """See `Decoder.checked`; it must go with the constraint, too, if there is one."""
+        decode = super().checked(decode, has_lengths=has_lengths)
+        if self.constraint is not None:
+            self.constraint.check(decode)
+        return decode
 
     def tokenize(self, text: str) -> list[int]:
         """Returns the token ids of a source text, ending in EOS.
@@ -136,18 +165,24 @@ class Translator(Decoder):
         decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
+        tables = None if self.constraint is None else self.constraint.tables(sources)
         # Sources of similar length are decoded together, so that batches need little padding.
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             given = None if lengths is None else [lengths[row] for row in rows]
-            hypotheses = self.decode_ids([sources[row] for row in rows], decode, given)
+            automaton = None
+            if tables is not None:
+                automaton = self.constraint.automaton([tables[row] for row in rows], self.padded_rows(len(rows)))
+            hypotheses = self.decode_ids([sources[row] for row in rows], decode, given, automaton)
             for position, row in enumerate(rows):
-                results[row] = self._detokenize(hypotheses, position, decode)
+                results[row] = self._detokenize(hypotheses, position, decode, sources[row])
             done(len(rows))
         return results
 
-    def _detokenize(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig) -> Translation:
+    def _detokenize(
+        self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]
+    ) -> Translation:
         every = tuple(
             (self.vocabulary.decode(tokens.tolist()), float(score))
             for tokens, score in zip(hypotheses.tokens[row], hypotheses.scores[row], strict=True)
@@ -155,10 +190,14 @@ class Translator(Decoder):
         text, score = every[0]
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
         # A parallel model chooses the length in advance, so it cannot run into a limit.
-        cut_off = not isinstance(decode, Refinement) and EOS_ID not in hypotheses.tokens[row, 0]
+        failed = hypotheses.failed is not None and bool(hypotheses.failed[row, 0])
+        cut_off = not (failed or isinstance(decode, Refinement)) and EOS_ID not in hypotheses.tokens[row, 0]
         trace = jax.tree.map(lambda field: field[:, row], hypotheses.trace)
         rounds = None if hypotheses.rounds is None else int(hypotheses.rounds[row, 0])
-        return Translation(text, score, steps, length, every, cut_off, rounds, trace)
+        # Whatever the samples of a text cost, it is paid for the text.
+        queries = jax.tree.map(lambda field: int(field[row].sum()), hypotheses.queries)
+        met = None if self.constraint is None else not failed and self.constraint.met(source, text)
+        return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met)
 
 
 def load(
@@ -169,6 +208,8 @@ def load(
     vocabulary: str | os.PathLike | None = None,
     rescore_with: str | os.PathLike | None = None,
     verify_with: str | os.PathLike | None = None,
+    verifier: str | os.PathLike | generation.Verifier | None = None,
+    constraint: str | os.PathLike | Mapping[str, Any] | None = None,
     compute_type: str | None = None,
 ) -> Translator:
     """Opens a run directory or an imported checkpoint; see `padir.load`.
@@ -182,6 +223,10 @@ def load(
         parallel model.
       verify_with: the path of an autoregressive model with the same vocabulary. The parallel model drafts, and by
         default the output is that of greedy decoding by this model (`Verified`).
+      verifier: the folder of a verifier that `padir verifier` has trained for this model, under which it generates
+        (`Guided`); or any other `Verifier` that is a pytree, such as a `Listed`.
+      constraint: the JSON file of a constraint, or a dictionary of the same form, that every translation must obey; see
+        `padir.data.constraints`.
       compute_type: 'bfloat16' or 'int8' to round the factors of products with weights, which is faster on some devices
         and changes some translations. 'auto' takes the faster of them, or neither, by the devices at hand, which may
         take a second to measure; `Translator.compute_type` says which. None computes as in training.
@@ -201,7 +246,12 @@ def load(
         helper = _open_helper(Rescorer, rescore_with, mesh, own)
     elif verify_with is not None:
         helper = _open_helper(Verifier, verify_with, mesh, own)
-    options = {"step": opened.step, "seed": seed, "helper": helper, "compute_type": compute_type}
+    judge = None
+    if verifier is not None:
+        is_folder = isinstance(verifier, str | os.PathLike)
+        judge = Judge(load_verifier(verifier, opened.params) if is_folder else verifier)
+    options = {"step": opened.step, "seed": seed, "helper": helper, "judge": judge, "compute_type": compute_type}
+    options["constraint"] = None if constraint is None else Constraint.read(constraint)
     return Translator(opened.model, opened.params, own, **options)
 
 

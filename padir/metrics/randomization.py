@@ -103,3 +103,34 @@ def swapped_differences(
         moved = swaps.astype(np.float64) @ (theirs - ours).astype(np.float64)
         found.append(score(ours.sum(axis=0) + moved) - score(theirs.sum(axis=0) - moved))
     return tuple(found)
+
+
+def randomized_mean(
+    system: np.ndarray, baseline: np.ndarray, *, trials: int = 10_000, seed: int = DEFAULT_SEED
+) -> RandomizationTest:
+    """Tests whether two systems differ in the mean of a number that each sentence has, such as its validity.
+
+    Args:
+      system, baseline: [n], the numbers of the same sentences.
+      trials: number of random swaps.
+      seed: random seed of the swaps.
+
+    Returns:
+      The two-sided test, as `approximate_randomization` makes it of corpus scores.
+
+    Raises:
+      PadirError: the numbers of sentences differ or are 0, or trials is below 1.
+    """
+    differences = np.asarray(system, np.float64) - np.asarray(baseline, np.float64)
+    if np.shape(system) != np.shape(baseline) or differences.ndim != 1 or not differences.size:
+        raise PadirError(f"{np.shape(system)} numbers of the system, {np.shape(baseline)} of the baseline: give [n]")
+    if trials < 1:
+        raise PadirError(f"trials must be 1 or more, not {trials}")
+    generator = np.random.default_rng(seed)
+    reached = 0
+    for start in range(0, trials, _AT_ONCE):
+        size = (min(_AT_ONCE, trials - start), differences.size)
+        # A swap changes the sign of a sentence's difference.
+        signs = 1 - 2 * generator.integers(2, size=size, dtype=np.int8)
+        reached += int((np.abs(signs @ differences) >= abs(differences.sum()) - _TIE).sum())
+    return RandomizationTest(float(differences.mean()), (reached + 1) / (trials + 1), trials, seed)

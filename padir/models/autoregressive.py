@@ -8,13 +8,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir import rng
-from padir.decoding import autoregressive, beam
+from padir.decoding import autoregressive, beam, constrained
+from padir.decoding.automaton import Automaton
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.sampling import log_probabilities
 from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
+from padir.models import guided
 from padir.models.base import BaseModel, Batch, Metrics
+from padir.models.guided import Judge
 from padir.nn.cache import DecoderCache
 from padir.nn.layers import subkeys
 from padir.nn.network import EncoderDecoder, NetworkConfig
@@ -78,9 +82,11 @@ class AutoregressiveModel(BaseModel):
         params: PyTree,
         source: Array,
         key: Array,
-        config: Autoregressive | BeamSearch,
+        config: Autoregressive | BeamSearch | Guided,
         *,
         lengths: Array | None = None,
+        judge: Judge | None = None,
+        constraint: Automaton | None = None,
     ) -> Hypotheses:
         """Translates a batch with cached self- and cross-attention.
 
@@ -88,19 +94,24 @@ class AutoregressiveModel(BaseModel):
           params: parameters.
           source: [B, Ls] int32.
           key: randomness of sampling; the same for every batch, so that a translation depends on its source alone.
-          config: greedy decoding or sampling, or beam search (static).
+          config: greedy decoding or sampling, beam search, or generation under a verifier (static).
           lengths: [B] int32, tokens to write instead of writing until EOS, which is then never written; at most what
             `config` allows a source. For timing weights that do not know where to end.
+          judge: of generation under a verifier; see `guided.decode`.
+          constraint: of B rows, what each source's translation must obey; see `constrained.decode`.
 
         Returns:
           `Hypotheses` with K = what `config` returns per source and L = max_target_length.
 
         Raises:
-          PadirError: a configuration of another kind of model.
+          PadirError: a configuration of another kind of model, or what `guided.check` or `constrained.check` refuses.
         """
+        if isinstance(config, Guided):
+            guided.check(config, judge, has_lengths=lengths is not None)
+            return guided.decode(self, params, source, key, config, judge)
         if not isinstance(config, Autoregressive | BeamSearch):
             raise PadirError(
-                f"{type(config).__name__} does not fit an AutoregressiveModel; use Autoregressive or BeamSearch"
+                f"{type(config).__name__} does not fit an AutoregressiveModel; use Autoregressive, BeamSearch or Guided"
             )
         network = self.module(params).network
         max_length = config.max_length(source.shape[1], self.max_target_length)
@@ -117,8 +128,14 @@ class AutoregressiveModel(BaseModel):
         limits = jnp.minimum(config.max_length(source_lengths, self.max_target_length), max_length)
         if lengths is not None:
             limits = jnp.minimum(limits, lengths)
+        live = source_lengths > 0
         cache = network.empty_cache(source.shape[0] * config.rows_per_source, max_length)
-        loop = beam.decode if isinstance(config, BeamSearch) else autoregressive.decode
-        found = loop(step, cache, source_lengths > 0, limits, max_length, config, key)
+        search = step, cache, live, limits, max_length, config, key
+        if constraint is not None:
+            if lengths is not None:
+                raise PadirError("constraint: with given lengths no output ends; leave the lengths out")
+            found = constrained.decode(*search, constraint)
+        else:
+            found = (beam.decode if isinstance(config, BeamSearch) else autoregressive.decode)(*search)
         pad = ((0, 0), (0, 0), (0, self.max_target_length - max_length))
         return found.replace(tokens=jnp.pad(found.tokens, pad))

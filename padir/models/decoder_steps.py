@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir.decoding import shortcuts
+from padir.decoding.automaton import likeliest
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import forbid_reserved, forbid_tokens
 from padir.decoding.state import Candidates, LogitsFn, StepOutput
@@ -48,12 +49,15 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
             here, among = kv_cache.read((chosen, embeddings), positions, positions.shape[1])
             cache = DecoderCache(memory, positions)
         output, hidden = decoder_pass(module, tokens, plan, config, cache, conditioning)
+        if rows.automaton is not None:
+            # The path through the automaton needs the logits of all positions and tokens.
+            output = output.replace(chosen=likeliest(of_all(hidden), rows.lengths.reshape(-1), rows.automaton))
         if conditioning is not None:
             logits = of_all(hidden)
             passed_on = jax.lax.cond(is_last, lambda _: conditioning, module.conditioning, logits)
             return output.replace(logits=logits, conditioning=passed_on)
         if here is None:
-            if shortcuts.in_blocks(config, *hidden.shape[:2]):
+            if rows.automaton is None and shortcuts.in_blocks(config, *hidden.shape[:2]):
                 said = shortcuts.greedy_in_blocks(of_all, hidden, rows.inside, config)
                 return output.replace(chosen=said[0], next_candidates=said[1])
             return output.replace(logits=of_all(hidden))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir.decoding.automaton import Automaton
 from padir.decoding.state import Candidates
 from padir.nn.decode_plan import DecodePlan
 from padir.types import Array
@@ -21,6 +22,7 @@ class HypothesisRows:
       plan: what all steps share.
       lengths, length_log_probs: [B, K], of each hypothesis and its log-probability by the length predictor.
       candidates: what each position chooses among, or None for all tokens.
+      automaton: of N rows, what each must obey; None without a constraint.
     """
 
     start: Array
@@ -29,6 +31,7 @@ class HypothesisRows:
     lengths: Array
     length_log_probs: Array
     candidates: Candidates | None = None
+    automaton: Automaton | None = None
 
     def keep(self, rows: Array) -> HypothesisRows:
         """Some of them: rows [M] int32, as many of each source."""
@@ -43,6 +46,7 @@ class HypothesisRows:
             lengths=of_sources(self.lengths),
             length_log_probs=of_sources(self.length_log_probs),
             candidates=jax.tree.map(lambda field: field[rows], self.candidates),
+            automaton=self._automaton_of(rows),
         )
 
     def keep_sources(self, sources: Array) -> tuple[HypothesisRows, Array]:
@@ -56,5 +60,9 @@ class HypothesisRows:
             lengths=self.lengths[sources],
             length_log_probs=self.length_log_probs[sources],
             candidates=jax.tree.map(lambda field: field[rows], self.candidates),
+            automaton=self._automaton_of(rows),
         )
         return kept, rows
+
+    def _automaton_of(self, rows: Array) -> Automaton | None:
+        return None if self.automaton is None else self.automaton.keep(rows)

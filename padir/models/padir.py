@@ -12,6 +12,7 @@ from flax import nnx
 
 from padir import rng
 from padir.checks import whole
+from padir.decoding.automaton import Automaton
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import forbid_reserved
 from padir.decoding.state import Hypotheses
@@ -341,15 +342,17 @@ class PadirModel(BaseModel):
         lengths: Array | None = None,
         rescorer: Rescorer | None = None,
         verifier: Verifier | None = None,
+        constraint: Automaton | None = None,
     ) -> Hypotheses:
         """Translates a batch; see `padir_decoding.decode`, and of `Verified` `verification.decode`."""
         if isinstance(config, Verified) != (verifier is not None):
             raise PadirError("decode: Verified and a verifier need each other; give both or neither")
         if isinstance(config, Verified):
-            if rescorer is not None or num_steps is not None:
-                raise PadirError("decode: Verified has no use for a rescorer or num_steps; leave them out")
+            if rescorer is not None or num_steps is not None or constraint is not None:
+                raise PadirError("decode: Verified takes no rescorer, num_steps or constraint; leave them out")
             return verification.decode(self, params, source, key, config, verifier, lengths=lengths)
-        return padir_decoding.decode(self, params, source, key, config, num_steps, lengths=lengths, rescorer=rescorer)
+        options = {"lengths": lengths, "rescorer": rescorer, "constraint": constraint}
+        return padir_decoding.decode(self, params, source, key, config, num_steps, **options)
 
 
 def _noise_name(stage: int) -> str:

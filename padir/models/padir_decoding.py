@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
-from padir.decoding import shortcuts, t5x_compat
+from padir.decoding import constrained, shortcuts, t5x_compat
+from padir.decoding.automaton import Automaton
 from padir.decoding.length_beam import with_neighbours
 from padir.decoding.refinement import (
     Refinement,
@@ -40,6 +41,7 @@ def decode(
     *,
     lengths: Array | None = None,
     rescorer: Rescorer | None = None,
+    constraint: Automaton | None = None,
 ) -> Hypotheses:
     """Translates a batch.
 
@@ -54,13 +56,17 @@ def decode(
       lengths: [B] or [B, k] int32, target lengths to use, EOS counted, instead of the k = config.num_hypotheses
         likeliest ones. One beyond [1, max_target_length] is clipped, which concerns no other row.
       rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step.
+      constraint: of B rows, what each source's translation must obey. Every step writes the likeliest tokens that do,
+        and no repeats are dropped. A length with no such output is replaced by the next that has one (the longest of
+        all if none follows). A source without any has `failed`: no tokens, and scores of -inf.
 
     Returns:
       `Hypotheses` with K = k · config.length_beam · config.parallel_starts (1 with `likeliest_first`) and L =
       max_target_length.
 
     Raises:
-      PadirError: what `check` refuses, `lengths` of another shape, a rescorer of another vocabulary.
+      PadirError: what `check` or `constrained.check_refinement` refuses, `lengths` of another shape, a rescorer of
+        another vocabulary.
     """
     check(model, config, has_rescorer=rescorer is not None, has_lengths=lengths is not None)
     if rescorer is not None:
@@ -69,17 +75,33 @@ def decode(
     live = (source != PAD_ID).any(-1)
     ranked = _ranked_lengths(model, config, length_logits, lengths, live.shape[0])
     lengths = _hypothesis_lengths(model, config, ranked, live)
+    given = live
+    if constraint is not None:
+        constrained.check_refinement(config)
+        feasible = constraint.feasible_lengths(lengths)
+        live &= (feasible > 0).all(-1)
+        lengths = jnp.where(live[:, None], feasible, 1)
     length_log_probs = jnp.zeros(lengths.shape)
     if length_logits is not None:
         length_log_probs = jnp.take_along_axis(jax.nn.log_softmax(length_logits), lengths - 1, axis=1)
-    job = _Job(params, encoded, source, live, lengths, length_log_probs, key, num_steps, rescorer)
+    job = _Job(params, encoded, source, live, lengths, length_log_probs, key, num_steps, rescorer, constraint)
     if config.t5x_compat:
         return _refine_as_released(model, job, config)
     # One compiled branch per padded length, chosen on device: no round trip to ask how long it will be.
     buckets = target_buckets(model, config)
     branches = [lambda job, bucket=bucket: _refine(model, job, bucket, config) for bucket in buckets]
     index = jnp.searchsorted(jnp.asarray(buckets), lengths.max())
-    return jax.lax.switch(index, branches, job)
+    found = jax.lax.switch(index, branches, job)
+    return found if constraint is None else _without_failed(found, given & ~live)
+
+
+def _without_failed(found: Hypotheses, failed: Array) -> Hypotheses:
+    """Says which sources have no output, and takes away what they hold: failed [B] bool."""
+    return found.replace(
+        tokens=jnp.where(failed[:, None, None], PAD_ID, found.tokens),
+        scores=jnp.where(failed[:, None], -jnp.inf, found.scores),
+        failed=jnp.broadcast_to(failed[:, None], found.scores.shape),
+    )
 
 
 def target_buckets(model: BaseModel, config: Refinement) -> list[int]:
@@ -132,7 +154,7 @@ class _Job:
     """What a compiled branch works on: arrays, and everything made of them.
 
     Attributes:
-      params, source, key, num_steps, rescorer: as `decode` takes them.
+      params, source, key, num_steps, rescorer, constraint: as `decode` takes them.
       encoded: [B, Ls, E].
       live: [B] bool, False for sources that only pad the batch.
       lengths: [B, K] int32, of every hypothesis.
@@ -148,6 +170,7 @@ class _Job:
     key: Array
     num_steps: Array | None
     rescorer: Rescorer | None
+    constraint: Automaton | None
 
 
 def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:
@@ -198,7 +221,8 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         tokens, lengths = start[:, which].reshape(-1, bucket), job.lengths[:, which]
         plan = module.network.plan_of_targets(sources, tokens, of_length)
         inside = length_mask(lengths.reshape(-1), bucket)
-        rows = HypothesisRows(tokens, inside, plan, lengths, job.length_log_probs[:, which])
+        automaton = None if job.constraint is None else job.constraint.repeat(lengths.shape[1])
+        rows = HypothesisRows(tokens, inside, plan, lengths, job.length_log_probs[:, which], automaton=automaton)
         return _refine_rows(model, module, job, rows, live.reshape(-1), config, sampling_key)
 
     every = jnp.broadcast_to(job.live[:, None], job.lengths.shape)
@@ -247,7 +271,9 @@ def _refine_rows(
     if config.keep_hypotheses is not None or config.candidates is not None:
         state, rows = _first_step(model, module, job, config, state, rows, key)
     state = _go_on(model, module, job, config, state, rows, key)
-    tokens = drop_repeats(state.proposal, rows.inside) if config.drop_repeats else state.proposal
+    # Without a repeat an output might not obey any more.
+    drops = config.drop_repeats and rows.automaton is None
+    tokens = drop_repeats(state.proposal, rows.inside) if drops else state.proposal
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:

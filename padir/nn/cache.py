@@ -35,10 +35,12 @@ class DecoderCache:
       layers: per decoder layer.
       position: which target positions the next tokens [N, q] are: [] int32, the first of q neighbours, where those from
         there on are masked out; or [N, q] int32, the positions of each row. Of equal ones the first counts.
+      progress: fields [N, …], how far each row has come under a constraint (`decoding.constrained`); None without one.
     """
 
     layers: tuple[LayerCache, ...]
     position: Array
+    progress: PyTree = None
 
 
 def empty_cache(num_layers: int, rows: int, max_length: int, heads: tuple[int, ...], dtype: jnp.dtype) -> DecoderCache:
@@ -93,4 +95,5 @@ def queries(position: Array, count: int, weights: Array) -> Array:
 
 def reorder(cache: DecoderCache, rows: Array) -> DecoderCache:
     """The cache whose row n is what row rows[n] was: rows [N] int32."""
-    return cache.replace(layers=jax.tree.map(lambda field: field[rows], cache.layers))
+    layers, progress = jax.tree.map(lambda field: field[rows], (cache.layers, cache.progress))
+    return cache.replace(layers=layers, progress=progress)

@@ -16,11 +16,12 @@ from PIL import Image
 from padir.theory.hitting import PARALLEL
 
 
-def _colour(index: int, count: int) -> tuple[float, ...]:
+def shade(index: int, count: int) -> tuple[float, ...]:
+    """The colour of curve `index` of `count`, red, green, blue and alpha, from dark to light."""
     return colormaps["viridis"](0.9 * index / max(1, count - 1))
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Writes a PNG with 64 colours, which makes the file smaller."""
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=110)
@@ -33,7 +34,7 @@ def draw_estimation(path: Path, data: Mapping[str, Any]) -> None:
     figure = Figure(figsize=(6.5, 4.4), layout="constrained")
     axes = figure.subplots()
     for index, (k, model) in enumerate(data["by_k"].items()):
-        colour = _colour(index, len(data["by_k"]))
+        colour = shade(index, len(data["by_k"]))
         sizes = np.array([point["n"] for point in model["points"]], float)
         errors = np.array([point["squared_errors"] for point in model["points"]])
         axes.plot(sizes, [point["predicted"] for point in model["points"]], color=colour, linewidth=1)
@@ -53,7 +54,7 @@ def draw_estimation(path: Path, data: Mapping[str, Any]) -> None:
     )
     axes.grid(alpha=0.3, which="both")
     axes.legend(fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_theorems(path: Path, data: Mapping[str, Any]) -> None:
@@ -64,7 +65,7 @@ def draw_theorems(path: Path, data: Mapping[str, Any]) -> None:
     figure = Figure(figsize=(12.5, 4), layout="constrained")
     efficiency, bound, gaps = figure.subplots(1, 3)
     for index, (n, measures) in enumerate(data["by_spins"].items()):
-        colour = _colour(index, len(data["by_spins"]))
+        colour = shade(index, len(data["by_spins"]))
         sizes = np.arange(1, int(n) + 1)
         trace = np.array(measures["trace"])
         efficiency.plot(sizes, (trace[:, -1:] / trace).T, color=colour, alpha=0.25, linewidth=0.8)
@@ -95,7 +96,7 @@ def draw_theorems(path: Path, data: Mapping[str, Any]) -> None:
         axes.grid(alpha=0.3)
     efficiency.legend(fontsize=8)
     bound.legend(fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_hitting(path: Path, data: Mapping[str, Any]) -> None:
@@ -114,12 +115,12 @@ def draw_hitting(path: Path, data: Mapping[str, Any]) -> None:
         axes.set_yscale("log")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _sampler_colours(data: Mapping[str, Any]) -> dict[str, Any]:
     gibbs = [name for name in data["exact"] if name != PARALLEL]
-    return {name: _colour(index, len(gibbs)) for index, name in enumerate(gibbs)} | {PARALLEL: "#D55E00"}
+    return {name: shade(index, len(gibbs)) for index, name in enumerate(gibbs)} | {PARALLEL: "#D55E00"}
 
 
 def _draw_simulated(axes: Axes, data: Mapping[str, Any]) -> None:
@@ -177,7 +178,7 @@ def _draw_stuck(axes: Axes, separation: Mapping[str, Any]) -> None:
         axes.plot(sizes, bound, style, color="#D55E00", label=f"Prop. 4.1.5: T for δ = {delta}")
     axes.plot(
         sizes, [entry["n_gibbs_expected_steps"] for entry in separation["stuck"]], "o-", markersize=4,
-        color=_colour(9, 10), label="N-Gibbs: expected",
+        color=shade(9, 10), label="N-Gibbs: expected",
     )  # fmt: skip
     # The cases of the corollary, for all delta together, since delta hardly affects |C|.
     for steps in separation["settings"]["corollary_steps"]:
@@ -205,7 +206,7 @@ def draw_learned(path: Path, data: Mapping[str, Any]) -> None:
     *panels, ends = figure.subplots(1, len(by_coupling) + 1, sharey=True)
     for axes, (coupling, by_k) in zip(panels, by_coupling.items(), strict=True):
         for index, (k, entry) in enumerate(by_k.items()):
-            colour = _colour(index, len(by_k))
+            colour = shade(index, len(by_k))
             axes.plot(settings["steps"], entry["chain"], color=colour, label=f"learnt, k = {k}")
             axes.plot(settings["steps"], entry["ideal"], "--", color=colour, linewidth=0.9)
             axes.plot(settings["steps"], np.maximum(entry["k_gibbs"], 1e-6), ":", color=colour, linewidth=1.2)
@@ -214,7 +215,7 @@ def draw_learned(path: Path, data: Mapping[str, Any]) -> None:
         axes.set_xlabel("steps")
         axes.set_title(f"N = |C| = {settings['spins']}, J = {coupling}", fontsize=10)
     for index, (coupling, by_k) in enumerate(by_coupling.items()):
-        colour, sizes = _colour(index, len(by_coupling)), [int(k) for k in by_k]
+        colour, sizes = shade(index, len(by_coupling)), [int(k) for k in by_k]
         ends.plot(sizes, [entry["chain"][-1] for entry in by_k.values()], "s-", color=colour, label=f"J = {coupling}")
         ends.plot(sizes, [max(entry["ideal"][-1], 1e-6) for entry in by_k.values()], "--", color=colour, linewidth=0.9)
         ends.plot(sizes, [entry["loop"][-1] for entry in by_k.values()], "o", color=colour, markersize=4)
@@ -231,4 +232,4 @@ def draw_learned(path: Path, data: Mapping[str, Any]) -> None:
         panels[0].plot([], [], marker, color="grey", label=label)
     for axes in (panels[0], ends):
         axes.legend(fontsize=7, loc="lower left")
-    _save(figure, path)
+    save(figure, path)

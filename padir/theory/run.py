@@ -1,4 +1,4 @@
-"""`padir theory`: draws the figures of the theory in chapter 4 and checks its claims."""
+"""`padir theory`: draws the figures of the theory in chapters 3 and 4 and checks their claims."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
 from padir.files.atomic import make_folder, write_text
 from padir.progress import announce
-from padir.theory import pictures
+from padir.theory import guided_pictures, pictures
 from padir.theory.claims import Claim
 from padir.theory.estimation import EstimationSettings, estimation
+from padir.theory.guided_claims import error_amplification_claims, value_guided_claims
 from padir.theory.hitting import HittingSettings, hitting
 from padir.theory.hitting_claims import hitting_claims, separation_claims
 from padir.theory.learned import LearnedSettings, learned
+from padir.theory.query_claims import query_complexity_claims
+from padir.theory.query_complexity import QueryComplexitySettings, query_complexity
 from padir.theory.separation import SeparationSettings, separation
 from padir.theory.theorems import TheoremSettings, theorems
+from padir.theory.value_guided import (
+    ErrorAmplificationSettings,
+    ValueGuidedSettings,
+    error_amplification,
+    value_guided,
+)
 
 Result = tuple[dict[str, Any], list[Claim]]
 
@@ -75,6 +84,40 @@ def _learned(quick: bool) -> Result:
     return learned(settings)
 
 
+def _query_complexity(quick: bool) -> Result:
+    settings = QueryComplexitySettings()
+    if quick:
+        settings = dataclasses.replace(
+            settings,
+            lengths=(1, 2, 4, 8),
+            measured_lengths=(2, 4),
+            blocks=(2,),
+            runs=50,
+            parity_lengths=(2, 3, 4),
+            searches=1000,
+            knapsacks=10,
+            dyck_lengths=(4, 6, 8),
+        )
+    data = query_complexity(settings)
+    return data, query_complexity_claims(data)
+
+
+def _value_guided(quick: bool) -> Result:
+    settings = ValueGuidedSettings()
+    if quick:
+        settings = dataclasses.replace(
+            settings, letters=(3, 2), depths=(3, 5), trees=1, walks=2000, dyck_lengths=(4, 6, 8), dyck_chain=6
+        )
+    data = value_guided(settings)
+    return data, value_guided_claims(data)
+
+
+def _error_amplification(quick: bool) -> Result:
+    settings = ErrorAmplificationSettings(lengths=(2, 4, 8)) if quick else ErrorAmplificationSettings()
+    data = error_amplification(settings)
+    return data, error_amplification_claims(data)
+
+
 # The functions that compute and draw each figure.
 FIGURES: dict[str, tuple[Callable[[bool], Result], Callable[[Path, dict[str, Any]], None]]] = {
     "figure_4_1": (functools.partial(_estimation, 0.05), pictures.draw_estimation),
@@ -82,6 +125,9 @@ FIGURES: dict[str, tuple[Callable[[bool], Result], Callable[[Path, dict[str, Any
     "theorems": (_theorems, pictures.draw_theorems),
     "figure_4_3": (_figure_4_3, pictures.draw_hitting),
     "learned": (_learned, pictures.draw_learned),
+    "query_complexity": (_query_complexity, guided_pictures.draw_query_complexity),
+    "value_guided": (_value_guided, guided_pictures.draw_value_guided),
+    "error_amplification": (_error_amplification, guided_pictures.draw_error_amplification),
 }
 
 # What the reader of a figure must know.
@@ -104,6 +150,26 @@ _NOTES = {
         "the number of training samples. A chain that mixes slowly amplifies it more than a fast one.",
         "Even R samples from the true distribution have a total variation of the order of 1 / sqrt(R). Therefore the "
         "loop should be compared with its chain, not with 0.",
+    ],
+    "query_complexity": [
+        "Chapter 3, section 3.1. A query is one token drawn from the generator; calls of the verifier are not counted.",
+        "Theorem 3.1.2, NP-hardness by reduction from knapsack, is asymptotic: no number can check it. One instance is "
+        "shown instead. Its process verifier is a table of dynamic programming of D c entries, which is "
+        "pseudo-polynomial: the hardness of the task has gone into the verifier.",
+        "The minimax value of Theorem 3.1.1 is for asking prefixes of D - 1 bits in any order. The last of them needs "
+        "no query.",
+    ],
+    "value_guided": [
+        "Chapter 3, section 3.3, which states VGB's properties without constants. The constants here are derived: the "
+        "walk is a network in which the edge above a prefix v has conductance π_ref(v) V̂(v).",
+        "Rapid mixing for all inputs and the average-case guarantees of the paper on VGB cannot be checked on "
+        "instances; the bound on the number of steps is.",
+        "An output that ends early is a leaf where it ends. The stationary law at leaves is π* then, too, but the law "
+        "of the first leaf is not, even for V*.",
+    ],
+    "error_amplification": [
+        "The values are the same for all samplers: the true value is 1 everywhere, and V̂ is κ after a 0 and 1 / κ "
+        "after a 1, but exact for complete outputs.",
     ],
 }
 
@@ -130,7 +196,8 @@ def theory(
     Args:
       output_dir: the folder to write to.
       quick: whether to use fewer models, sizes and repetitions, which takes less than a minute.
-      figures: the figures to draw: figure_4_1, figure_4_2, theorems, figure_4_3 and learned.
+      figures: the figures to draw: figure_4_1, figure_4_2, theorems, figure_4_3 and learned of chapter 4;
+        query_complexity, value_guided and error_amplification of chapter 3.
       processes: number of child processes, each of which works on one figure at a time; 1 uses this process only.
 
     Returns:
@@ -165,7 +232,7 @@ def _results(folder: Path, names: Sequence[str], quick: bool, processes: int) ->
             yield _make(folder, name, quick)
         return
     announce(f"theory: {', '.join(names)}")
-    # Figures 4.1 and 4.2 share compiled programs, so one process draws both. The longest job comes first.
+    # Figures 4.1 and 4.2 share compiled programs, so one process draws both. The longest jobs are not the last.
     pair = [name for name in names if name in ("figure_4_1", "figure_4_2")]
     others = sorted(set(names) - set(pair), key=list(FIGURES).index, reverse=True)
     jobs = [[name] for name in others] + [pair] * bool(pair)

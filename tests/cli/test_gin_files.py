@@ -11,17 +11,22 @@ import gin as gin_config
 from padir.cli import config
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.backtracking import Backtracking
 from padir.decoding.beam import BeamSearch
+from padir.decoding.blocks import Block
 from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
+from padir.decoding.guided import Guided
 from padir.decoding.initial import StartWithRandom
 from padir.decoding.order import EasyFirst
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
+from padir.decoding.rejection import BlockBestOf, TokenwiseRejection
 from padir.decoding.remasking import RemaskLinear, RemaskNothing
 from padir.decoding.replacement import ReplaceWithRandom
 from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopWhenAll, StopWhenCertain, StopWhenStable
 from padir.decoding.threshold import RemaskBelowThreshold
+from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verified import Verified
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
@@ -157,7 +162,7 @@ def test_a_decode_file_is_what_its_name_says(name):
     config.parse([name], [])
     decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
     assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
-    kind, number = re.fullmatch(r"decode/([a-z_]+?)_?(\d*)\.gin", name).groups()
+    kind, number = re.fullmatch(r"decode/([a-z_]+?(?:_4(?=_))?)_?(\d*)\.gin", name).groups()
     once = {"num_steps": 10, "rewrite_only_remasked": True, "drop_repeats": False}
     adaptive = Refinement(**once, remask=RemaskBelowThreshold(0.8))
     by_entropy = Refinement(**once, remask=RemaskBeyondEntropyBound(2.0))
@@ -182,6 +187,10 @@ def test_a_decode_file_is_what_its_name_says(name):
         ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
+        "ar_backtrack_4": lambda: Guided(sampler=Backtracking(quota=4, stride=int(number))),
+        "ar_constrained": lambda: Guided(sampler=TokenwiseRejection(max_trials=100)),
+        "ar_block_best_of": lambda: Guided(sampler=BlockBestOf(block=Block(size=4), candidates=int(number))),
+        "ar_value_guided": lambda: Guided(sampler=ValueGuided(children="proposal")),
         "verified": Verified,
         "adaptive": lambda: adaptive,
         "adaptive_entropy": lambda: by_entropy,

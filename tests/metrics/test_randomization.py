@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest
 from padir.errors import PadirError
 from padir.metrics.counts import count_sentences
 from padir.metrics.quality import make_metrics
-from padir.metrics.randomization import approximate_randomization, swapped_differences
+from padir.metrics.randomization import approximate_randomization, randomized_mean, swapped_differences
 
 REFERENCES = [
     "the small dog sees the old cat",
@@ -116,3 +116,23 @@ def test_bad_input_is_named():
         approximate_randomization(counts(SYSTEM), counts(BASELINE[:1], REFERENCES[:1]))
     with pytest.raises(PadirError, match="trials must be 1 or more, not 0"):
         approximate_randomization(counts(SYSTEM), counts(BASELINE), trials=0)
+
+
+def test_means_of_a_number_of_each_sentence():
+    """Against all 2^4 swaps."""
+    system, baseline = np.array([4.0, 1.0, 2.0, 0.0]), np.array([1.0, 0.0, 1.0, 1.0])
+    differences = system - baseline
+    signs = np.array(list(itertools.product((1, -1), repeat=4)))
+    exact = (np.abs(signs @ differences) >= abs(differences.sum())).mean()
+    found = randomized_mean(system, baseline, trials=20_000)
+    assert found.difference == 1.0 and found.p_value == pytest.approx(exact, abs=0.015)
+    # Equal systems differ by nothing, which every swap reaches.
+    assert randomized_mean(system, system).p_value == 1.0
+    # 30 sentences that are all better: no swap of all or none comes up among so few trials.
+    assert randomized_mean(np.ones(30), np.zeros(30), trials=999).p_value == pytest.approx(0.001)
+
+
+def test_means_need_the_same_sentences():
+    for sizes, trials in (((3, 2), 1), ((0, 0), 1), ((2, 2), 0)):
+        with pytest.raises(PadirError, match=r"give \[n\]|trials must be 1"):
+            randomized_mean(*map(np.ones, sizes), trials=trials)

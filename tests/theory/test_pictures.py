@@ -10,7 +10,7 @@ from padir.theory import pictures
 def drawn(monkeypatch):
     """Figures in the order they are saved."""
     figures = []
-    monkeypatch.setattr(pictures, "_save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
     return figures
 
 

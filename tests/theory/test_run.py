@@ -61,6 +61,17 @@ def test_the_theorems_and_figure_4_3_end_to_end(tmp_path):
             assert claim["claim"].startswith(begins) and claim["reason"]
 
 
+def test_the_figures_of_chapter_3_end_to_end(tmp_path, capsys):
+    names = ("value_guided", "error_amplification")
+    results = theory(str(tmp_path), quick=True, figures=names, processes=1)
+    for name, result in results.items():
+        assert json.loads((tmp_path / f"theory_{name}.json").read_text()) == result
+        assert (tmp_path / f"theory_{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert [claim["passed"] for claim in results["value_guided"]["claims"]].count(False) == 2
+    assert all(claim["passed"] for claim in results["error_amplification"]["claims"])
+    assert "total variation" in capsys.readouterr().out
+
+
 def test_float64_is_the_figures_alone(tmp_path, monkeypatch):
     def compute(quick):
         data = {"bits": jnp.ones(()).dtype.itemsize * 8, "cheap": jax.config.read("jax_disable_most_optimizations")}

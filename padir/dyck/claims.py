@@ -1,0 +1,122 @@
+"""The claims of the experiment. Limits are ours, from the thesis's ratios with room; they were set before measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from padir.dyck.inducing import QUOTAS, STRIDES
+from padir.dyck.laws import ACTION, BACKTRACKING, WALK
+from padir.dyck.unseen import BASELINE, PERFECT, RANDOM, SAMPLED, TRAINED, named
+from padir.theory.claims import Claim
+
+Results = Mapping[str, Any]
+
+
+def all_claims(results: Results) -> list[Claim]:
+    """The claims about all phases' results."""
+    return [
+        *of_language_model(results["language_model"], results["unseen"]),
+        *of_verifier(results["verifier"]),
+        *of_inducing(results["inducing"]),
+        *of_unseen(results["unseen"], results["diversity"]),
+        *of_laws(results["laws"]["systems"]),
+    ]
+
+
+def of_language_model(model: Results, unseen: Results) -> list[Claim]:
+    """In distribution it has learnt the grammar; out of it errors depend on the nucleus."""
+    mean = {top_p: unseen["systems"][named(BASELINE, top_p)]["mean"] for top_p in (0.9, 1.0)}
+    return [
+        Claim("share of closing brackets that are the model's likeliest token", model["closing_accuracy"], ">=", 0.999),
+        Claim("share of valid ones among its samples, top_p 1.0", model["validity"], ">=", 0.98),
+        Claim("share of errors on unseen prompts, top_p 1.0", mean[1.0] / unseen["prompts"], ">=", 0.01),
+        Claim("share of errors on unseen prompts, top_p 1.0", mean[1.0] / unseen["prompts"], "<=", 0.15),
+        Claim("errors at top_p 1.0 / at 0.9 without a verifier", _ratio(mean[1.0], mean[0.9]), ">=", 1.2),
+    ]
+
+
+def of_verifier(verifier: Results) -> list[Claim]:
+    """Hidden states tell wrong prefixes from fine ones, linearly."""
+    return [Claim("validation accuracy of the linear verifier, mean of all", verifier["mean"], ">=", 0.85)]
+
+
+def of_inducing(inducing: Results) -> list[Claim]:
+    """Tables 3.1, 3.2 and 3.4."""
+    forced = list(inducing["forced"]["rewritten greedily"].values())
+    steps = [after - before for before, after in zip(forced, forced[1:], strict=False)]
+    cells = inducing["grid"]
+    accuracy = {key: cell["accuracy"] for key, cell in cells.items()}
+    of_quota = min(accuracy[f"4,{stride}"] - accuracy[f"1,{stride}"] for stride in STRIDES)
+    of_stride = min(accuracy[f"{quota},6"] - accuracy[f"{quota},2"] for quota in QUOTAS)
+    without = max(max(cell["nucleus"], cell["greedy"]) - cell["accuracy"] for cell in cells.values())
+    return [
+        Claim("forced backtrack: least change of accuracy from a stride to the next", min(steps), ">=", -0.02),
+        Claim("forced backtrack: accuracy at B = 8 minus none", forced[-1] - forced[0], ">=", 0.2),
+        Claim("verifier's backtracks: accuracy at Q = 4, B = 6 minus none", accuracy["4,6"] - forced[0], ">=", 0.2),
+        Claim("verifier's backtracks: least gain from Q = 1 to 4, of all B", of_quota, ">", 0.0),
+        Claim("verifier's backtracks: least gain from B = 2 to 6, of all Q", of_stride, ">", 0.0),
+        Claim(
+            "accuracy without backtracking where the verifier objected minus with it, the largest of all cells",
+            *(without, "<", 0.0),
+        ),
+    ]
+
+
+def of_unseen(unseen: Results, diversity: Results) -> list[Claim]:
+    """Tables 3.3 and 3.5, and what remains."""
+    errors = {name: row["mean"] for name, row in unseen["systems"].items()}
+    claims = []
+    for top_p, limit in ((0.9, 0.9), (1.0, 0.7)):
+        ours, base = errors[named(TRAINED, top_p)], errors[named(BASELINE, top_p)]
+        claims += [
+            Claim(f"errors with backtracking / without, top_p {top_p}", _ratio(ours, base), "<=", limit),
+            Claim(
+                f"p-value of fewer errors, paired bootstrap, top_p {top_p}",
+                *(unseen["p_values"][str(top_p)], "<", 0.01),
+            ),
+        ]
+    ours, sampled = errors[named(TRAINED, 0.9)], errors[named(SAMPLED, 0.9)]
+    claims.append(Claim("errors without argmax / with it, top_p 0.9", _ratio(sampled, ours), ">=", 1.1))
+    for top_p in (0.9, 1.0):
+        base, ours = errors[named(BASELINE, top_p)], errors[named(TRAINED, top_p)]
+        random, perfect = errors[named(RANDOM, top_p)], errors[named(PERFECT, top_p)]
+        claims += [
+            Claim(
+                f"share of the verifier's gain that a random one has, top_p {top_p}",
+                *(_ratio(base - random, base - ours), "<=", 0.5),
+            ),
+            Claim(
+                f"errors with a perfect verifier / with the trained one, top_p {top_p}",
+                *(_ratio(perfect, ours), "<=", 1.05),
+            ),
+        ]
+    for top_p in (0.9, 1.0):
+        of = _ratio(diversity[named(TRAINED, top_p)]["mean"], diversity[named(BASELINE, top_p)]["mean"])
+        claims.append(Claim(f"distinct outputs with backtracking / without, top_p {top_p}", of, ">=", 0.85))
+    remaining = unseen["mistakes"][named(TRAINED, 0.9)]
+    spent, wrong_type = (
+        _ratio(of, remaining["mistakes"]) for of in (remaining["quota_spent"], remaining["wrong_type"])
+    )
+    claims += [
+        Claim("share of remaining mistakes with the quota spent", spent, ">=", 0.9),
+        Claim("share of remaining mistakes that are of the wrong closing type", wrong_type, ">=", 0.8),
+    ]
+    return claims
+
+
+def of_laws(systems: Results) -> list[Claim]:
+    """VGB is nearer to the restricted law than samplers that do not walk, and not less valid."""
+    walk = systems[WALK]
+    return [
+        *(
+            Claim(f"distance from π*: VGB / {name}", _ratio(walk["distance"], systems[name]["distance"]), "<", 1.0)
+            for name in (ACTION, BACKTRACKING)
+        ),
+        Claim("validity of VGB minus action-level's", walk["valid"] - systems[ACTION]["valid"], ">=", -0.01),
+    ]
+
+
+def _ratio(part: float, whole: float) -> float:
+    """A quotient; NaN, with which a claim fails, if there is nothing to divide by."""
+    return part / whole if whole else float("nan")

@@ -1,0 +1,161 @@
+"""All samplers at about the same number of queries: validity, diversity, and the law of what they write.
+
+The restricted law π* of a prompt's completions is that of the language model among valid ones. It is exact here: there
+are few words that begin with a prompt, and the model scores each. (The thesis gives no numbers for this comparison.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from padir.data.dyck import DyckOutcome, DyckVerifier
+from padir.decoding.action_guided import ActionValueGuided
+from padir.decoding.backtracking import Backtracking
+from padir.decoding.blocks import Block
+from padir.decoding.rejection import (
+    BestOf,
+    BlockBestOf,
+    BlockRejection,
+    LocallyConstrained,
+    RejectionSampling,
+    TokenwiseRejection,
+)
+from padir.decoding.value_guided import ValueGuided
+from padir.decoding.verifiers import Probe
+from padir.dyck.generator import NO_VERIFIER, Completed, Generator, Prefixes, draw_prompts, nucleus, plain
+from padir.dyck.judges import ActionHead
+from padir.dyck.unseen import QUOTA, STRIDE, distinct, standard_error
+from padir.types import EOS_ID, PyTree
+
+PLAIN, BACKTRACKING, ACTION, WALK = "plain sampling", "backtracking", "action-level value-guided", "VGB, first leaf"
+EXACT = "exact draws"
+BLOCK = 2
+# Draws of a token that a verifier may reject: one that rejects nearly everything would take thousands.
+MOST_TRIALS = 20
+
+
+class System(NamedTuple):
+    """A sampler, its judge, other arguments of its `generate`, and what the judge is."""
+
+    sampler: Any
+    judge: PyTree
+    more: dict[str, PyTree]
+    judged_by: str
+
+
+def unmatched(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, System]:
+    """The samplers whose queries are what they are."""
+    config, outcome = generator.config, DyckOutcome(DyckVerifier(generator.config.grammar))
+    walk = ValueGuided(horizon=config.room - config.shortest)
+    return {
+        PLAIN: System(plain(nucleus(1.0)), NO_VERIFIER, {}, "none"),
+        "tokenwise rejection": System(TokenwiseRejection(max_trials=MOST_TRIALS), probe, {}, "linear verifier"),
+        "locally constrained": System(LocallyConstrained(), head, {}, "value, at least 0.5"),
+        ACTION: System(ActionValueGuided(), head, {"outcome": outcome}, "value"),
+        BACKTRACKING: System(Backtracking(QUOTA, STRIDE), probe, {}, "linear verifier"),
+        WALK: System(walk, head, {"outcome": outcome}, "value"),
+    }
+
+
+def matched(generator: Generator, probe: Probe, plain_queries: float, queries: float) -> dict[str, System]:
+    """The samplers with a number of candidates, chosen so that they may take about `queries`."""
+    times = max(2, round(queries / plain_queries))
+    block = Block(size=BLOCK)
+    # Of a complete output the verifier of prefixes says whether it is valid.
+    verifier = DyckVerifier(generator.config.grammar)
+    rejection = RejectionSampling(budget=max(1, round(queries)))
+    return {
+        f"rejection, {rejection.budget} queries": System(rejection, verifier, {}, "perfect, of whole outputs"),
+        f"best of {times}": System(BestOf(times), probe, {}, "linear verifier"),
+        f"block rejection, {times} of {BLOCK} tokens": System(
+            BlockRejection(block, times, keep_last=True), probe, {}, "linear verifier"
+        ),
+        f"block best of {times}, {BLOCK} tokens": System(BlockBestOf(block, times), probe, {}, "linear verifier"),
+    }
+
+
+def restricted_law(generator: Generator, prompt: Prefixes) -> tuple[np.ndarray, np.ndarray]:
+    """π* of one prompt [1]: (all valid outputs [M, D + 1], their probabilities [M] float64)."""
+    text = prompt.tokens[0, : prompt.lengths[0]].tolist()
+    words = np.array([[*word, EOS_ID] for word in generator.config.grammar.completions(text)], np.int32)
+    log_probs = generator.read(Prefixes(words, np.full(len(words), words.shape[1])))[1].astype(np.float64)
+    scores = log_probs[:, prompt.lengths[0] :].sum(axis=1)
+    weights = np.exp(scores - scores.max())
+    return words, weights / weights.sum()
+
+
+def distance(outputs: np.ndarray, counted: np.ndarray, words: np.ndarray, law: np.ndarray) -> float:
+    """Total variation between the law of outputs and π*; outputs that are not valid are one outcome more.
+
+    Args:
+      outputs: [n, D + 1] int.
+      counted: [n] bool, which of them are valid.
+      words, law: of `restricted_law`.
+    """
+    number = {tuple(word): index for index, word in enumerate(words.tolist())}
+    found = np.bincount([number[tuple(output)] for output in outputs[counted].tolist()], minlength=len(words))
+    shares = found / len(outputs)
+    return float((np.abs(shares - law).sum() + (~counted).mean()) / 2)
+
+
+def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, Any]:
+    """Completes a few prompts many times with every sampler.
+
+    Returns:
+      'systems': of each, what judges, validity, failures, distinct outputs of ten, mean distance from π* with its
+      standard error over prompts, and mean costs. The row of exact draws from π* says how far as many draws are from
+      it by chance.
+    """
+    config = generator.config
+    prompts = draw_prompts(config, config.ood_grammar, "laws/prompts", config.law_prompts)
+    wide = prompts.repeated(config.law_draws)
+    laws = [restricted_law(generator, prompts.some(np.array([at]))) for at in range(config.law_prompts)]
+    rows = {EXACT: _of_exact_draws(generator, laws)}
+
+    def add(systems: dict[str, System]) -> None:
+        for name, system in systems.items():
+            done = generator.complete(wide, system.sampler, system.judge, stream="laws", **system.more)
+            rows[name] = {"judge": system.judged_by, **_measured(generator, done, laws)}
+
+    add(unmatched(generator, probe, head))
+    add(matched(generator, probe, rows[PLAIN]["queries"], rows[WALK]["queries"]))
+    return {
+        "systems": rows,
+        "prompts": config.law_prompts,
+        "draws": config.law_draws,
+        "valid_outputs": [len(law) for _, law in laws],
+    }
+
+
+def _measured(generator: Generator, done: Completed, laws: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+    draws = generator.config.law_draws
+    tokens, valid = done.outputs.tokens.reshape(len(laws), draws, -1), done.valid.reshape(len(laws), draws)
+    distances = np.array([distance(*of, *law) for *of, law in zip(tokens, valid, laws, strict=True)])
+    few = min(10, draws)
+    return {
+        **done.means(),
+        "distinct_of_ten": float(distinct(tokens[:, :few].reshape(-1, tokens.shape[-1]), few).mean()),
+        "distance": float(distances.mean()),
+        "distance_standard_error": standard_error(distances),
+    }
+
+
+def _of_exact_draws(generator: Generator, laws: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """The row of independent draws from π*."""
+    random, draws = np.random.default_rng(generator.config.seed), generator.config.law_draws
+    few, distances = min(10, draws), []
+    counts = []
+    for _, law in laws:
+        drawn = random.choice(len(law), size=draws, p=law)
+        distances.append(np.abs(np.bincount(drawn, minlength=len(law)) / draws - law).sum() / 2)
+        counts.append(len(np.unique(drawn[:few])))
+    return {
+        "judge": "none",
+        "valid": 1.0,
+        "failed": 0.0,
+        "distinct_of_ten": float(np.mean(counts)),
+        "distance": float(np.mean(distances)),
+        "distance_standard_error": standard_error(np.array(distances)),
+    }

@@ -1,0 +1,186 @@
+"""The page of a run: its claims, and its tables beside the thesis's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from padir.dyck import thesis
+from padir.dyck.inducing import QUOTAS, STRIDES
+
+Results = Mapping[str, Any]
+
+
+def page(results: Results, pictures: Sequence[tuple[str, str]]) -> str:
+    """The report in Markdown.
+
+    Args:
+      results: contents of dyck.json.
+      pictures: (file name, caption) of each.
+    """
+    facts = results["facts"]
+    lines = [
+        "# Dyck words under a verifier",
+        "",
+        f"`{facts['command']}`, commit {facts['commit'] or 'unknown'}, {facts['date']}, "
+        f"{facts['cpu'] or facts['device']}, {facts['seconds']:.0f} s."
+        + (" With --quick: a small model, and numbers that mean little." if results["quick"] else ""),
+        "",
+        "Columns 'thesis' show what the thesis reports of its own, larger model; nothing in them is measured here.",
+        "",
+        "```",
+        *(claim["line"] for claim in results["claims"]),
+        "```",
+    ]
+    for title, text, table in tables(results):
+        lines += ["", f"## {title}", "", *([text, ""] if text else []), table]
+    for file, caption in pictures:
+        lines += ["", f"![{caption}]({file})", "", caption]
+    return "\n".join(lines) + "\n"
+
+
+def tables(results: Results) -> list[tuple[str, str, str]]:
+    """(title, explanation, table in Markdown) of each table."""
+    return [
+        _language_model(results),
+        _forced(results["inducing"]["forced"]),
+        _grid(results["inducing"]["grid"]),
+        _unseen(results["unseen"]),
+        _remaining(results["unseen"]["mistakes"]),
+        _diversity(results["diversity"]),
+        _laws(results["laws"]),
+    ]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table in Markdown; the first column is text, floats have three digits behind the point."""
+    lines = [list(head), ["---", *["---:"] * (len(head) - 1)], *([_shown(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+
+
+def _of_two(mean: float, spread: float, digits: int = 1) -> str:
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def _language_model(results: Results) -> tuple[str, str, str]:
+    model, verifier, value = results["language_model"], results["verifier"], results["value"]
+    mean, spread = thesis.VERIFIER_ACCURACY
+    rows = [
+        ["parameters of the language model", model["parameters"], 15_743_488],
+        ["words that it has seen", model["words"], 300_000],
+        ["closing brackets that are its likeliest token", model["closing_accuracy"], 1.0],
+        ["valid samples, top_p 1.0", model["validity"], None],
+        ["loss per token, nats", model["loss"], None],
+        ["entropy of the grammar per token, nats", model["entropy"], None],
+        ["prompts until there were enough errors", verifier["tried"], None],
+        ["linear verifier, accuracy", _of_two(verifier["mean"], verifier["spread"], 3), _of_two(mean, spread, 3)],
+        ["value function, cross-entropy, of two", value["validation_loss"], None],
+        ["that of a constant", value["loss_of_a_constant"], None],
+    ]
+    text = f"The verifier was trained {len(verifier['accuracies'])} times; ± is the standard deviation."
+    return "Language model and verifier", text, table(["", "here", "thesis"], rows)
+
+
+def _forced(forced: Results) -> tuple[str, str, str]:
+    rows = [
+        [f"B = {stride}" if int(stride) else "none", accuracy, forced["drawn"][stride], thesis.FORCED[int(stride)]]
+        for stride, accuracy in forced["rewritten greedily"].items()
+    ]
+    rows.append(["greedy, none", forced["greedy"], None, thesis.FORCED_GREEDY])
+    text = (
+        f"Accuracy on {forced['prefixes']} prefixes behind which the model went wrong, nucleus 0.9. The thesis does "
+        "not say whether what is erased is rewritten greedily."
+    )
+    return "One forced backtrack (Table 3.1)", text, table(["erased", "greedily", "drawn", "thesis"], rows)
+
+
+def _grid(grid: Results) -> tuple[str, str, str]:
+    rows = []
+    for quota in QUOTAS:
+        for stride in STRIDES:
+            cell, objected = grid[f"{quota},{stride}"], thesis.OBJECTED[quota, stride]
+            rows.append(
+                [
+                    f"Q = {quota}, B = {stride}",
+                    *(cell[of] for of in ("accuracy", "backtracks", "nucleus", "greedy", "queries")),
+                    *(thesis.GRID[quota, stride], *objected),
+                ]
+            )
+    text = (
+        "The same prefixes with the linear verifier. 'nucleus' and 'greedy': accuracy without backtracking from the "
+        "texts that it objected to."
+    )
+    head = ["", "accuracy", "backtracks", "nucleus", "greedy", "queries"]
+    head += [f"thesis: {name}" for name in ("accuracy", "backtracks", "nucleus", "greedy")]
+    return "The verifier's backtracks (Tables 3.2 and 3.4)", text, table(head, rows)
+
+
+def _unseen(unseen: Results) -> tuple[str, str, str]:
+    scale = thesis.UNSEEN_PROMPTS / unseen["prompts"]
+    rows = []
+    for name, row in unseen["systems"].items():
+        theirs = thesis.UNSEEN.get(name)
+        rows.append(
+            [
+                name,
+                _of_two(row["mean"] * scale, row["standard_error"] * scale),
+                theirs and _of_two(*theirs),
+                *(row[of] for of in ("queries", "verifier_calls", "decoder_passes", "backtracks", "erased")),
+            ]
+        )
+    runs = len(next(iter(unseen["systems"].values()))["errors"])
+    text = (
+        f"Errors per {thesis.UNSEEN_PROMPTS} of {unseen['prompts']} unseen prompts out of distribution, mean of {runs} "
+        "runs ± its standard error, and mean costs of a completion."
+    )
+    head = ["", "errors", "thesis", "queries", "verifier calls", "passes", "backtracks", "erased"]
+    return "Unseen prompts (Tables 3.3 and 3.16)", text, table(head, rows)
+
+
+def _remaining(mistakes: Results) -> tuple[str, str, str]:
+    theirs = thesis.REMAINING
+    rows = [
+        [name, of["mistakes"], of["wrong_type"], of["kinds"].get("END", 0), of["quota_spent"], of["likelier_than_half"]]
+        for name, of in mistakes.items()
+    ]
+    rows.append(["thesis", *(theirs[of] for of in ("mistakes", "wrong type", "premature EOS", "quota spent")), None])
+    head = ["", "mistakes", "wrong closing type", "premature EOS", "quota spent", "token of probability > 0.5"]
+    return "What remains", "", table(head, rows)
+
+
+def _diversity(diversity: Results) -> tuple[str, str, str]:
+    rows = [
+        [name, _of_two(row["mean"], row["standard_deviation"], 2), theirs and _of_two(*theirs, 2)]
+        for name, row in diversity.items()
+        for theirs in [thesis.DISTINCT.get(name)]
+    ]
+    text = "Distinct completions of the same prompt, mean and standard deviation over prompts."
+    return "Diversity (Table 3.5)", text, table(["", "distinct", "thesis"], rows)
+
+
+def _laws(laws: Results) -> tuple[str, str, str]:
+    columns = ("valid", "failed", "distinct_of_ten")
+    costs = ("queries", "verifier_calls", "decoder_passes", "backtracks", "erased")
+    rows = [
+        [
+            name,
+            row["judge"],
+            *(row[of] for of in columns),
+            _of_two(row["distance"], row["distance_standard_error"], 3),
+            *(row.get(of) for of in costs),
+        ]
+        for name, row in laws["systems"].items()
+    ]
+    text = (
+        f"{laws['draws']} completions of each of {laws['prompts']} prompts, which have {min(laws['valid_outputs'])} to "
+        f"{max(laws['valid_outputs'])} valid outputs. Distance: total variation from the language model's law among "
+        "valid outputs. The thesis gives no numbers."
+    )
+    head = ["", "judge", "valid", "failed", "distinct of ten", "distance", "queries", "verifier calls", "passes"]
+    return "All samplers (section 3.3)", text, table([*head, "backtracks", "erased"], rows)

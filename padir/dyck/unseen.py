@@ -1,0 +1,147 @@
+"""Completing unseen prompts out of distribution: errors, what they are, and how different completions are.
+
+These are Tables 3.3, 3.5 and 3.16 of the thesis, and its analysis of errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from padir.data.dyck import DyckVerifier, FirstError, first_errors, text_of
+from padir.decoding.backtracking import Backtracking
+from padir.decoding.generation import Verifier
+from padir.decoding.verifiers import RandomVerifier
+from padir.dyck.generator import NO_VERIFIER, Completed, Generator, Prefixes, draw_prompts, nucleus, plain
+from padir.dyck.settings import DyckConfig
+from padir.types import PyTree
+
+QUOTA, STRIDE = 4, 4
+TOP_PS = (0.9, 1.0)
+BASELINE, TRAINED, SAMPLED = "baseline", "backtracking", "backtracking without argmax"
+RANDOM, PERFECT = "random verifier", "perfect verifier"
+_RESAMPLES = 10_000
+
+
+def named(kind: str, top_p: float) -> str:
+    """Name of a row, as in the thesis's numbers."""
+    return f"{kind}, top_p {top_p:.1f}"
+
+
+def systems(config: DyckConfig, probe: Verifier) -> dict[str, tuple[Backtracking, PyTree]]:
+    """The samplers of the table with their verifiers, by name."""
+    found: dict[str, tuple[Backtracking, PyTree]] = {}
+    for top_p in TOP_PS:
+        sampling = nucleus(top_p)
+        trained = Backtracking(QUOTA, STRIDE, sampling=sampling)
+        random = Backtracking(QUOTA, STRIDE, threshold=config.random_threshold, sampling=sampling)
+        found |= {
+            named(BASELINE, top_p): (plain(sampling), NO_VERIFIER),
+            named(TRAINED, top_p): (trained, probe),
+            named(RANDOM, top_p): (random, RandomVerifier()),
+            named(PERFECT, top_p): (trained, DyckVerifier(config.grammar)),
+        }
+    sampled = Backtracking(QUOTA, STRIDE, sampling=nucleus(0.9), rewrite_greedily=False)
+    return found | {named(SAMPLED, 0.9): (sampled, probe)}
+
+
+def unseen_errors(generator: Generator, probe: Verifier) -> dict[str, Any]:
+    """Completes all test prompts with every system, several times.
+
+    Returns:
+      'systems': of each, errors by run, their mean and standard error, and mean costs; 'p_values' of backtracking
+      against the baseline at each top_p; 'mistakes', an analysis of those that remain.
+    """
+    config = generator.config
+    prompts = draw_prompts(config, config.ood_grammar, "test/prompts", config.num_prompts)
+    trained = [named(TRAINED, top_p) for top_p in TOP_PS]
+    rows, wrong, mistakes = {}, {}, {}
+    for name, (sampler, judge) in systems(config, probe).items():
+        runs = [generator.complete(prompts, sampler, judge, stream=f"test/{seed}") for seed in range(config.num_seeds)]
+        errors = np.array([(~run.valid).sum() for run in runs], float)
+        wrong[name] = np.mean([~run.valid for run in runs], axis=0)
+        means = [run.means() for run in runs]
+        rows[name] = {
+            "errors": errors.tolist(),
+            "mean": float(errors.mean()),
+            "standard_error": standard_error(errors),
+            **{of: float(np.mean([each[of] for each in means])) for of in means[0]},
+        }
+        if name in trained:
+            mistakes[name] = remaining(generator, runs)
+    pairs = {top_p: (named(TRAINED, top_p), named(BASELINE, top_p)) for top_p in TOP_PS}
+    return {
+        "systems": rows,
+        "p_values": {str(top_p): fewer_p_value(*map(wrong.get, pair), config.seed) for top_p, pair in pairs.items()},
+        "mistakes": mistakes,
+        "prompts": config.num_prompts,
+    }
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of the mean of several runs; 0 of one run."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def fewer_p_value(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float:
+    """Paired bootstrap over prompts: in what share of resamples ours are not fewer.
+
+    Args:
+      ours, theirs: [n] share of runs in which each prompt was completed wrongly.
+      seed: of the resamples.
+
+    Returns:
+      (that count + 1) / (resamples + 1).
+    """
+    values, counts = np.unique(np.round(ours - theirs, 9), return_counts=True)
+    # What a resample draws of each value is multinomial, so that prompts need not be drawn one by one.
+    drawn = np.random.default_rng(seed).multinomial(len(ours), counts / counts.sum(), size=_RESAMPLES)
+    return float(((drawn @ values >= -1e-9).sum() + 1) / (_RESAMPLES + 1))
+
+
+def remaining(generator: Generator, runs: list[Completed]) -> dict[str, Any]:
+    """What the errors of all runs are, and examples with the probability of the wrong token."""
+    texts = Prefixes(*(np.concatenate([run.outputs[of][~run.valid] for run in runs]) for of in (0, 1)))
+    backtracks = np.concatenate([run.backtracks[~run.valid] for run in runs])
+    if not len(backtracks):
+        return {"mistakes": 0, "quota_spent": 0, "wrong_type": 0, "kinds": {}, "likelier_than_half": 0, "examples": []}
+    faults = first_errors(*texts, generator.config.grammar)
+    places = faults.positions - 1
+    chances = np.exp(generator.read(texts)[1][np.arange(len(places)), places])
+    kinds = {kind.name: int((faults.kinds == kind).sum()) for kind in FirstError}
+    return {
+        "mistakes": len(backtracks),
+        "quota_spent": int((backtracks == QUOTA).sum()),
+        "wrong_type": kinds[FirstError.TYPE.name],
+        "kinds": {name: number for name, number in kinds.items() if number},
+        "likelier_than_half": int((chances > 0.5).sum()),
+        "examples": [
+            {
+                "prefix": text_of(tokens[:place]),
+                "token": text_of(tokens[place : place + 1]),
+                "probability": float(chance),
+                "quota_left": int(QUOTA - used),
+            }
+            for tokens, place, chance, used in list(zip(texts.tokens, places, chances, backtracks, strict=True))[:10]
+        ],
+    }
+
+
+def diversity(generator: Generator, probe: Verifier) -> dict[str, dict[str, float]]:
+    """Distinct outputs among several of the same prompt: mean and standard deviation over prompts, by system."""
+    config = generator.config
+    prompts = draw_prompts(config, config.ood_grammar, "diversity/prompts", config.diversity_prompts)
+    wide, found = prompts.repeated(config.diversity_draws), {}
+    for name, (sampler, judge) in systems(config, probe).items():
+        if name.split(",")[0] not in (BASELINE, TRAINED):
+            continue
+        outputs = generator.complete(wide, sampler, judge, stream="diversity").outputs
+        counts = distinct(outputs.tokens, config.diversity_draws)
+        found[name] = {"mean": float(counts.mean()), "standard_deviation": float(counts.std())}
+    return found
+
+
+def distinct(tokens: np.ndarray, draws: int) -> np.ndarray:
+    """Tokens [n · draws, L], draws of one prompt beside one another → [n] distinct texts of each."""
+    return np.array([len(np.unique(group, axis=0)) for group in tokens.reshape(-1, draws, tokens.shape[-1])])

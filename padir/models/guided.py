@@ -1,0 +1,128 @@
+"""Translation under a verifier: an autoregressive model generates, a judge of its prefixes says what may stay."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from padir.decoding.generation import Rows
+from padir.decoding.guided import Guided
+from padir.decoding.state import Hypotheses
+from padir.errors import PadirError
+from padir.models.base import BaseModel
+from padir.models.prefixes import prefix_steps
+from padir.types import PAD_ID, Array, PyTree
+
+
+@struct.dataclass
+class Judge:
+    """Who judges the prefixes of translations; a pytree, so `jit` takes it as an argument.
+
+    Attributes:
+      of: a `Verifier` that is a pytree. Samplers that weigh all next tokens at once take its `values`, a
+        `ValueFunction`.
+    """
+
+    role: ClassVar[str] = "judge"
+
+    of: PyTree
+
+    @property
+    def knows_values(self) -> bool:
+        """Whether it also judges all continuations of a prefix at once."""
+        return callable(getattr(self.of, "values", None))
+
+
+def check(config: Guided, judge: Judge | None, *, has_lengths: bool = False) -> None:
+    """Refuses a sampler that has nobody, or the wrong one, to judge what it generates, and given lengths.
+
+    Raises:
+      PadirError: there is no judge, or one that knows no values of next tokens where the sampler weighs them, or
+        lengths are given.
+    """
+    sampler = type(config.sampler).__name__
+    if has_lengths:
+        raise PadirError(f"decode: {sampler} writes until EOS; leave the lengths of targets out")
+    if judge is None:
+        raise PadirError(
+            f"decode: {sampler} generates under a verifier, and there is none; give --verifier=DIR, the folder that "
+            "`padir verifier` wrote, or use Autoregressive"
+        )
+    if config.weighs_next_tokens and not judge.knows_values:
+        raise PadirError(
+            f"decode: {sampler} weighs every next token, but a verifier that was trained on prefixes judges only what "
+            "has been written; use Backtracking, TokenwiseRejection or BlockBestOfN, or a constraint as judge"
+        )
+
+
+def decode(
+    model: BaseModel, params: PyTree, source: Array, key: Array, config: Guided, judge: Judge | None
+) -> Hypotheses:
+    """Translates a batch.
+
+    Args:
+      model: an `AutoregressiveModel`.
+      params: its parameters.
+      source: [B, Ls] int32.
+      key: randomness; the same for every batch. What a sample gets of it depends on its source and its number alone:
+        a translation depends on neither its neighbours nor padding, and different sources get different noise.
+      config: sampler and lengths (static).
+      judge: who judges; rows are [B · num_samples], those of a source are neighbours.
+
+    Returns:
+      `Hypotheses` with K = num_samples and L = max_target_length, best first: those that failed come last. They hold
+      what was written until then. `queries` says what each cost.
+
+    Raises:
+      PadirError: what `check` refuses.
+    """
+    check(config, judge)
+    count, batch = config.num_samples, source.shape[0]
+    room = config.max_length(source.shape[1], model.max_target_length)
+    source_lengths = (source != PAD_ID).sum(-1)
+    # What a row may write depends on its own source alone, never on the bucket it is padded to.
+    limits = jnp.minimum(config.max_length(source_lengths, model.max_target_length), room)
+    rows = Rows(
+        tokens=jnp.full((batch * count, room), PAD_ID, jnp.int32),
+        prompt_lengths=jnp.zeros((batch * count,), jnp.int32),
+        limits=jnp.repeat(limits, count),
+        live=jnp.repeat(source_lengths > 0, count),
+        sample_ids=(number_of_source(source)[:, None] + jnp.arange(count)).reshape(-1),
+    )
+    step, cache = prefix_steps(model, params, source, rows.tokens[:, :0], room)
+    found = config.sampler.generate(step, cache, rows, config.judged_by(judge.of), key)
+
+    def ranked(field: Array) -> Array:
+        of_source = field.reshape(batch, count, *field.shape[1:])
+        return jnp.take_along_axis(of_source, order.reshape(batch, count, *(1,) * (field.ndim - 1)), axis=1)
+
+    scores = found.score / jnp.maximum(found.lengths, 1) ** config.alpha
+    order = jnp.lexsort((-scores.reshape(batch, count), found.failed.reshape(batch, count)), axis=-1)
+    tokens = jnp.pad(found.tokens, ((0, 0), (0, model.max_target_length - room)))
+    lengths = ranked(found.lengths)
+    return Hypotheses(
+        tokens=ranked(tokens),
+        scores=ranked(scores),
+        predicted_lengths=lengths,
+        steps_run=ranked(found.queries.decoder_passes),
+        batch_steps=found.batch_steps,
+        queries=jax.tree.map(ranked, found.queries),
+        failed=ranked(found.failed),
+    )
+
+
+def number_of_source(source: Array) -> Array:
+    """A number that hardly any two sources share, whatever they are padded to: [B, Ls] int32 → [B] int32.
+
+    The numbers of sources are far apart, so that a few samples of each can be counted up from them.
+    """
+    # Padding is 0 and adds nothing. Then bits are mixed as at the end of MurmurHash3.
+    powers = np.cumprod(np.full(source.shape[1], 0x01000193, np.uint32), dtype=np.uint32)
+    found = (source.astype(jnp.uint32) * powers).sum(axis=-1, dtype=jnp.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        found = (found ^ (found >> shift)) * jnp.uint32(factor)
+    return jax.lax.bitcast_convert_type(found ^ (found >> 16), jnp.int32)

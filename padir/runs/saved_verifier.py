@@ -1,0 +1,105 @@
+"""The folder of a trained verifier: a probe of one generator's hidden states, and which generator that is.
+
+Layout::
+
+    <folder>/verifier.safetensors  kernel_0, bias_0, kernel_1, …, mean, scale: the fields of a `Probe`
+    <folder>/verifier.json         the generator, how well the verifier does, and what it was trained on
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from padir.decoding.verifiers import Probe
+from padir.errors import PadirError
+from padir.files.atomic import make_folder, write_text
+from padir.runs.describe import params_sha256
+from padir.types import PyTree
+
+RECORD_FILE, WEIGHTS_FILE = "verifier.json", "verifier.safetensors"
+FORMAT_VERSION = 1
+
+
+def save_verifier(
+    folder: str | os.PathLike, probe: Probe, generator: PyTree, record: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Writes a verifier.
+
+    Args:
+      folder: is created if it does not exist; a verifier that is there is replaced.
+      probe: to save.
+      generator: the parameters of the model whose hidden states it reads.
+      record: whatever else the JSON file shall say; JSON values.
+
+    Returns:
+      What the JSON file says.
+    """
+    arrays = {"mean": probe.mean, "scale": probe.scale}
+    for number, (kernel, bias) in enumerate(probe.layers):
+        arrays |= {f"kernel_{number}": kernel, f"bias_{number}": bias}
+    folder = Path(folder)
+    make_folder(folder)
+    # Written last, so that a folder with a record is complete; the old one would describe other weights.
+    (folder / RECORD_FILE).unlink(missing_ok=True)
+    save_file({name: np.asarray(array) for name, array in arrays.items() if array is not None}, folder / WEIGHTS_FILE)
+    written = {"format_version": FORMAT_VERSION, "generator_params_sha256": params_sha256(generator), **record}
+    text = json.dumps(written, indent=2)
+    write_text(folder / RECORD_FILE, text + "\n")
+    return json.loads(text)
+
+
+def load_verifier(folder: str | os.PathLike, generator: PyTree) -> Probe:
+    """Reads what `save_verifier` wrote.
+
+    Args:
+      folder: its folder.
+      generator: the parameters of the model that it is to judge, float32 as they are loaded.
+
+    Raises:
+      PadirError: there is no verifier, it is damaged, or it was trained on the hidden states of another model.
+    """
+    folder = Path(folder)
+    try:
+        record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+        arrays = load_file(folder / WEIGHTS_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        reason = f"{folder}: there is no verifier here; `padir verifier --output_dir={folder}` trains one"
+        raise PadirError(reason) from None
+    except (ValueError, SafetensorError) as error:
+        raise _damaged(folder, str(error)) from error
+    if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
+        raise _damaged(folder, f"{RECORD_FILE} has no format_version {FORMAT_VERSION}")
+    trained_on, given = record.get("generator_params_sha256"), params_sha256(generator)
+    if trained_on != given:
+        raise PadirError(
+            f"{folder}: this verifier reads the hidden states of the model with params_sha256 {str(trained_on)[:12]}…, "
+            f"but this model has {given[:12]}…; train one for this model with `padir verifier`, or give the checkpoint "
+            "that it was trained for (`padir checkpoint` prints the hash)"
+        )
+    return _probe(folder, {name: jnp.asarray(array) for name, array in arrays.items()})
+
+
+def _probe(folder: Path, arrays: dict[str, Any]) -> Probe:
+    count = sum(name.startswith("kernel_") for name in arrays)
+    try:
+        layers = tuple((arrays[f"kernel_{number}"], arrays[f"bias_{number}"]) for number in range(count))
+    except KeyError as error:
+        raise _damaged(folder, f"{WEIGHTS_FILE} has no {error}") from None
+    shapes = [kernel.shape for kernel, _ in layers]
+    # The outputs of each layer are the inputs of the next; the last has one output.
+    if not layers or [shape[1] for shape in shapes] != [shape[0] for shape in shapes[1:]] + [1]:
+        raise _damaged(folder, f"kernels of shapes {shapes} are no probe")
+    return Probe(layers, arrays.get("mean"), arrays.get("scale"))
+
+
+def _damaged(folder: Path, what: str) -> PadirError:
+    return PadirError(f"{folder}: damaged, or written by another version of padir ({what}); train it again")
