@@ -1,6 +1,7 @@
 """A terminology as a constraint: whether it is obeyed, what it costs in quality, and how many tokens are generated.
 
-    python benchmarks/constraints.py --data=../shared/data/tatoeba_de_en --output=benchmarks/results/constraints_de_en.json
+    python benchmarks/constraints.py --data=../shared/data/tatoeba_de_en \\
+      --output=benchmarks/results/constraints_de_en.json
 
 The terminology comes from the references: a word of a source becomes a term if one word of its reference is its usual
 partner in the training text. So each reference obeys it, and an unconstrained translation often does not.

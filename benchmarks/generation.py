@@ -13,9 +13,8 @@ import argparse
 import functools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,8 +52,7 @@ LISTED = "listed"
 COSTS = ("queries", "verifier_calls", "decoder_passes", "backtracks", "erased")
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """How sentences are translated: `judge` is None of greedy decoding, or `LISTED` for lists of each sentence."""
 
     config: Autoregressive | Guided
@@ -62,8 +60,7 @@ class System:
     is_random: bool = True
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """What a system has written with one seed: texts, and numbers [n] of the sentences."""
 
     texts: list[str]

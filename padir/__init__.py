@@ -30,7 +30,7 @@ def load(path, **options):
       path: a run directory, a T5 folder of Hugging Face, or a T5X checkpoint (str or path-like).
       **options: passed on to `padir.inference.translator.load`, e.g. `step=1000` for another checkpoint, or
         `vocabulary="spiece.model"` for a checkpoint that has none beside it, or `rescore_with="runs/ar"`,
-        or `verify_with="runs/ar"`.
+        or `verify_with="runs/ar"`, or `constraint="terms.json"`, which every translation obeys.
 
     Returns:
       A `padir.inference.translator.Translator`; `.translate(["…"])` returns one `Translation` per text.

@@ -35,10 +35,11 @@ class StandIn(Translator):
         )
         self.step, self.batches = step, []
         self.helper, self.verifies_itself, self.compute_type = None, False, None
+        self.judge = self.constraint = None
         self.params = self.decoding_params = {"weights": np.arange(3)}
         self._seconds = seconds_per_batch
 
-    def decode_ids(self, sources, decode, lengths=None):
+    def decode_ids(self, sources, decode, lengths=None, automaton=None):
         time.sleep(self._seconds)
         self.batches.append([len(ids) for ids in sources])
         tokens = np.zeros((len(sources), 1, LONGEST_TARGET), np.int32)

@@ -1,13 +1,15 @@
-"""A tiny, untrained language model of brackets: it errs often enough to test what follows from errors."""
+"""A tiny language model of brackets, untrained or nearly so: it errs often enough to test what follows from errors."""
 
 import dataclasses
+import functools
 
 import jax
+import numpy as np
 import tiny_models
 
 from padir.decoding.verifiers import Probe
-from padir.dyck.generator import Generator
-from padir.dyck.language_model import model_of
+from padir.dyck.generator import Generator, Prefixes
+from padir.dyck.language_model import model_of, train_language_model, words_of
 from padir.dyck.settings import DyckConfig
 from padir.nn.network import NetworkConfig
 
@@ -45,12 +47,21 @@ CONFIG = DyckConfig(
 
 
 def generator(**changes):
-    """A generator whose logits are as they come."""
+    """The language model with random parameters, and with changed settings."""
     config = dataclasses.replace(CONFIG, **changes)
-    return Generator(config, model_of(config).init(7))
+    return Generator(config, tiny_models.sharpen(model_of(config).init(7)))
 
 
-def probe(seed=0, scale=3.0):
+@functools.cache
+def probe():
     """A verifier that has learnt nothing, and objects to about half of all prefixes."""
-    fresh = Probe.fresh((CONFIG.network.embed_dim,), jax.random.key(seed))
-    return fresh.replace(layers=tuple((scale * kernel, bias) for kernel, bias in fresh.layers))
+    texts = Prefixes(np.asarray(words_of(CONFIG.ood_grammar, jax.random.key(1), 64)), np.full(64, CONFIG.room))
+    mean = generator().read(texts)[0][:, 4:].mean(axis=(0, 1))
+    fresh = Probe.fresh(mean.shape, jax.random.key(0))
+    return fresh.replace(mean=mean)
+
+
+@functools.cache
+def trained():
+    """The language model after a few updates: it knows half of the grammar."""
+    return Generator(CONFIG, train_language_model(CONFIG)[0])

@@ -115,8 +115,8 @@ def constrained(step_fn: StepFn, automaton: Automaton, *, ends_early: bool = Fal
     Args:
       step_fn: one decoder pass over N rows.
       automaton: of N rows; those whose limit is below `Automaton.fewest` are left alone.
-      ends_early: once EOS is likeliest but does not obey yet, allow only the shortest way to an output that does. Greedy
-        decoding would go on rambling up to its limit, only there to write what it must.
+      ends_early: once EOS is likeliest but does not obey yet, allow only the shortest way to an output that does.
+        Greedy decoding would go on rambling up to its limit, only there to write what it must.
     """
 
     def step(last: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:

@@ -105,7 +105,7 @@ def train_value(generator: Generator) -> tuple[ActionHead, dict[str, float]]:
 
 
 # Examples of an update of the value function, and its learning rate.
-_BATCH, _RATE = 512, 3e-3
+_BATCH, _RATE = 512, 1e-2
 Examples = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

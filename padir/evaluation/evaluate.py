@@ -198,11 +198,9 @@ def evaluate(
     result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers, "task": chosen.task}
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
-
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
-    result |= score(
-        translations, examples, chosen.checker, tokenize, predicts_length=_predicts_length(translator, decode)
-    )
+    predicts_length = _predicts_length(translator, decode)
+    result |= score(translations, examples, chosen.checker, tokenize, predicts_length=predicts_length)
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
     # T5X reports BLEU with this tokenizer by default, and so does the paper's Table 4.2.
     result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")

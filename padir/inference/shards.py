@@ -132,7 +132,8 @@ def translate_shards(
     wait_for_all()
     _finish(job)
     counted = json.loads((output / COUNTS_FILE).read_text(encoding="utf-8"))
-    return Counts(**{field.name: counted[field.name] for field in dataclasses.fields(Counts)})
+    del counted["shards"]
+    return Counts(**counted)
 
 
 def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress: bool, seed: int) -> dict[str, Any]:
@@ -203,6 +204,7 @@ class _Job:
         ending = {"lines": "txt", "jsonl": "jsonl"}[request["output_format"]]
         self._ending = f"{ending}.gz" if request["compress"] else ending
         self._is_text = request["output_format"] == "lines"
+        self._is_constrained = "constraint" in request
 
     @classmethod
     def open(cls, output: Path, request: dict[str, Any]) -> _Job:
@@ -253,7 +255,7 @@ class _Job:
             )
             # The counts are written before the shard gets its name, so every existing shard has counts.
             with writing(str(self._counts_path(shard))) as out:
-                json.dump({"job": self._hash, "bytes": partial.stat().st_size, **dataclasses.asdict(counts)}, out)
+                json.dump({"job": self._hash, "bytes": partial.stat().st_size, **_stored(counts)}, out)
 
         with writing(str(path), whole=whole) as out, Rejects(str(self.rejects_path(shard))) as rejects:
             counts = lines.translate(lines_of_parts(self.parts[shard]), out, rejects, done)
@@ -277,7 +279,7 @@ class _Job:
     def counts(self, shard: int) -> Counts:
         """Returns the counts of an existing shard; raises PadirError if it has changed since it was written."""
         path = self.path(shard)
-        keys = ("job", "bytes", "read", "translated", "rejected")
+        keys = ("job", "bytes", *_stored(Counts(unmet=0 if self._is_constrained else None)))
         again = "and run the same command again"
         record = _read_json(self._counts_path(shard), keys, f"delete {path} {again}")
         if record.pop("job") != self._hash:
@@ -300,6 +302,11 @@ class _Job:
         return found
 
 
+def _stored(counts: Counts) -> dict[str, int]:
+    """Counts as JSON; those that a job does not have are left out."""
+    return {name: count for name, count in dataclasses.asdict(counts).items() if count is not None}
+
+
 @first_process
 def _finish(job: _Job) -> None:
     """Checks the counts of all shards, writes and prints them, and collects the rejects in one file."""
@@ -312,9 +319,9 @@ def _finish(job: _Job) -> None:
                 if counts.rejected:
                     with job.rejects_path(shard).open(encoding="utf-8") as stream:
                         shutil.copyfileobj(stream, out)
-    shards = {job.path(shard).name: dataclasses.asdict(counts) for shard, counts in enumerate(found)}
+    shards = {job.path(shard).name: _stored(counts) for shard, counts in enumerate(found)}
     with _written_by_any(job.output / COUNTS_FILE) as out:
-        json.dump({**dataclasses.asdict(total), "shards": shards}, out, indent=1)
+        json.dump({**_stored(total), "shards": shards}, out, indent=1)
     print(f"{total}{f'; rejects in {rejects}' if total.rejected else ''}", file=sys.stderr)
 
 
@@ -358,7 +365,7 @@ class _Report:
             "hosts": self._hosts.count,
             "shards_done": self._done,
             "shards": self._shards,
-            **dataclasses.asdict(self.counts),
+            **_stored(self.counts),
             "lines": self._lines,
             "lines_per_second": round(rate, 1),
             "seconds_left": left,

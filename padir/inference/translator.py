@@ -180,9 +180,7 @@ class Translator(Decoder):
             done(len(rows))
         return results
 
-    def _detokenize(
-        self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]
-    ) -> Translation:
+    def _detokenize(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]) -> Translation:
         every = tuple(
             (self.vocabulary.decode(tokens.tolist()), float(score))
             for tokens, score in zip(hypotheses.tokens[row], hypotheses.scores[row], strict=True)

@@ -121,11 +121,11 @@ def randomized_mean(
     Raises:
       PadirError: the numbers of sentences differ or are 0, or trials is below 1.
     """
-    differences = np.asarray(system, np.float64) - np.asarray(baseline, np.float64)
-    if np.shape(system) != np.shape(baseline) or differences.ndim != 1 or not differences.size:
+    if np.shape(system) != np.shape(baseline) or np.ndim(system) != 1 or not np.size(system):
         raise PadirError(f"{np.shape(system)} numbers of the system, {np.shape(baseline)} of the baseline: give [n]")
     if trials < 1:
         raise PadirError(f"trials must be 1 or more, not {trials}")
+    differences = np.asarray(system, np.float64) - np.asarray(baseline, np.float64)
     generator = np.random.default_rng(seed)
     reached = 0
     for start in range(0, trials, _AT_ONCE):

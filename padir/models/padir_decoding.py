@@ -24,7 +24,7 @@ from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
-from padir.models.refined import Refined, ranked
+from padir.models.refined import Refined, preference, ranked, without_failed
 from padir.models.rescoring import Rescorer
 from padir.nn.length import top_lengths
 from padir.nn.masks import length_mask
@@ -92,16 +92,7 @@ def decode(
     branches = [lambda job, bucket=bucket: _refine(model, job, bucket, config) for bucket in buckets]
     index = jnp.searchsorted(jnp.asarray(buckets), lengths.max())
     found = jax.lax.switch(index, branches, job)
-    return found if constraint is None else _without_failed(found, given & ~live)
-
-
-def _without_failed(found: Hypotheses, failed: Array) -> Hypotheses:
-    """Says which sources have no output, and takes away what they hold: failed [B] bool."""
-    return found.replace(
-        tokens=jnp.where(failed[:, None, None], PAD_ID, found.tokens),
-        scores=jnp.where(failed[:, None], -jnp.inf, found.scores),
-        failed=jnp.broadcast_to(failed[:, None], found.scores.shape),
-    )
+    return found if constraint is None else without_failed(found, given & ~live)
 
 
 def target_buckets(model: BaseModel, config: Refinement) -> list[int]:
@@ -230,7 +221,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         found, count = refined(slice(None), every), None
     else:
         found, count = _with_likelier(refined(slice(0, 1), every[:, :1]), refined, every[:, 1:], job, config), 1
-    preferred = _preference(config, found.scores, found.lengths, rescored=job.rescorer is not None)
+    preferred = preference(config, found.scores, found.lengths, rescored=job.rescorer is not None)
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
@@ -239,7 +230,7 @@ def _with_likelier(
     first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    to_beat = _preference(config, first.scores, first.lengths, rescored=job.rescorer is not None)
+    to_beat = preference(config, first.scores, first.lengths, rescored=job.rescorer is not None)
     may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:
@@ -284,17 +275,6 @@ def _refine_rows(
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)
 
 
-def _preference(config: Refinement, scores: Array, lengths: Array, *, rescored: bool = False) -> Array:
-    """What hypotheses are put in order by, highest first: scores and lengths [B, K] → [B, K] float32.
-
-    With `config.order` or `config.rewrite_only_remasked` the EOS at the end is known, at no cost. EOS alone would be
-    the best hypothesis of all, having nothing to be unsure of; it comes last. (The authors' code tries no such length.)
-    A rescorer is unsure of EOS, too.
-    """
-    knows_end = config.order is not None or config.rewrite_only_remasked
-    return jnp.where(lengths > 1, scores, -jnp.inf) if knows_end and not rescored else scores
-
-
 def _first_step(
     model: BaseModel,
     module: nnx.Module,
@@ -324,7 +304,7 @@ def _first_step(
         if config.keep_hypotheses > hypotheses:
             raise PadirError(f"Refinement.keep_hypotheses: {config.keep_hypotheses} of {hypotheses} lengths given")
         scores = config.rank(state.log_probs, rows.inside, rows.length_log_probs.reshape(-1))
-        preferred = _preference(config, scores.reshape(rows.lengths.shape), rows.lengths)
+        preferred = preference(config, scores.reshape(rows.lengths.shape), rows.lengths)
         kept = shortcuts.best_rows(preferred, config.keep_hypotheses)
         state, rows = shortcuts.keep_rows(state, kept), rows.keep(kept)
         said = StepOutput(output.logits, candidates=output.candidates, next_candidates=output.next_candidates)

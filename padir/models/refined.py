@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
-from padir.types import Array
+from padir.types import PAD_ID, Array
 
 
 @struct.dataclass
@@ -30,6 +31,17 @@ class Refined:
     trace: Trace | None = None
 
 
+def preference(config: Refinement, scores: Array, lengths: Array, *, rescored: bool = False) -> Array:
+    """What hypotheses are put in order by, highest first: scores and lengths [B, K] → [B, K] float32.
+
+    With `config.order` or `config.rewrite_only_remasked` the EOS at the end is known, at no cost. EOS alone would be
+    the best hypothesis of all, having nothing to be unsure of; it comes last. (The authors' code tries no such length.)
+    A rescorer is unsure of EOS, too.
+    """
+    knows_end = config.order is not None or config.rewrite_only_remasked
+    return jnp.where(lengths > 1, scores, -jnp.inf) if knows_end and not rescored else scores
+
+
 def ranked(found: Refined, order: Array, max_length: int) -> Hypotheses:
     """The result: the hypotheses of `order` [B, k], best first, targets padded to `max_length`."""
     more = max_length - found.tokens.shape[-1]
@@ -45,6 +57,15 @@ def ranked(found: Refined, order: Array, max_length: int) -> Hypotheses:
         rows = jnp.arange(order.shape[0])[:, None] * found.lengths.shape[1] + order
         trace = _padded(jax.tree.map(lambda field: field[:, rows], found.trace), more)
     return Hypotheses(**fields, batch_steps=found.steps, trace=trace)
+
+
+def without_failed(found: Hypotheses, failed: Array) -> Hypotheses:
+    """Says which sources have no output, and takes away what they hold: failed [B] bool."""
+    return found.replace(
+        tokens=jnp.where(failed[:, None, None], PAD_ID, found.tokens),
+        scores=jnp.where(failed[:, None], -jnp.inf, found.scores),
+        failed=jnp.broadcast_to(failed[:, None], found.scores.shape),
+    )
 
 
 def _padded(trace: Trace, more: int) -> Trace:

@@ -27,7 +27,10 @@ from padir.errors import PadirError
 from padir.types import EOS_ID
 
 LIMITS = (5, 3, 4, 1)
-LAWFUL = [[tokens for tokens in outputs(spec) if len(tokens) <= limit] for spec, limit in zip(CONSTRAINTS, LIMITS, strict=True)]
+LAWFUL = [
+    [tokens for tokens in outputs(spec) if len(tokens) <= limit]
+    for spec, limit in zip(CONSTRAINTS, LIMITS, strict=True)
+]
 
 
 def decoded(config, tables, specs=CONSTRAINTS, limits=LIMITS, seed=0):

@@ -17,10 +17,10 @@ CONFIG = tiny_dyck.CONFIG
 
 def test_repetitions_hold_out_the_examples_they_should():
     """And a separable set is learnt."""
-    features = np.random.default_rng(0).normal(size=(80, 16)).astype(np.float32)
-    labels = (features[:, 0] > 0).astype(int)
-    features[:, 0] += np.where(labels, 2.0, -2.0)
-    trained = train_verifiers(dataclasses.replace(CONFIG, verifier_epochs=60), features, labels)
+    labels = np.random.default_rng(0).integers(0, 2, 80)
+    features = np.zeros((80, 16), np.float32)
+    features[:, 0] = labels
+    trained = train_verifiers(dataclasses.replace(CONFIG, verifier_epochs=800), features, labels)
     assert [(each.training_examples, each.validation_examples) for each in trained] == [(60, 20)] * 2
     assert all(each.accuracy == 1.0 for each in trained)
     kernels = [each.probe.layers[0][0] for each in trained]
@@ -55,7 +55,7 @@ def test_fitting_finds_the_values():
     features = np.zeros((4000, 2), np.float32)
     head = ActionHead(jnp.zeros((2, 9)), jnp.zeros(9), jnp.zeros(2), jnp.ones(2))
     examples = features, following, outcome
-    fitted, loss = judges._fitted(head, examples, examples, jax.random.key(0), 60)
+    fitted, loss = judges._fitted(head, examples, examples, jax.random.key(0), 100)
     own, children = fitted(None, None, jnp.zeros((1, 2)))
     np.testing.assert_allclose([own[0], children[0, 3], children[0, 5]], [0.5, 0.8, 0.2], atol=0.03)
     assert float(loss) == pytest.approx(np.log(2) - 0.8 * np.log(0.8) - 0.2 * np.log(0.2), abs=0.02)

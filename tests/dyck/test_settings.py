@@ -5,6 +5,9 @@ import dataclasses
 import pytest
 import tiny_dyck
 
+import gin
+from padir.cli import config as gin_files
+from padir.dyck.language_model import model_of
 from padir.errors import PadirError
 
 
@@ -40,3 +43,15 @@ def test_quick_is_the_same_experiment_with_smaller_sizes():
     for name in ("length", "p", "ood_p", "q", "shortest", "longest", "collecting_top_p", "random_threshold", "seed"):
         assert getattr(quick, name) == getattr(full, name), name
     assert quick.network.causal and quick.network.head_dim * quick.network.num_heads == quick.network.embed_dim
+
+
+@pytest.mark.parametrize(
+    ("file", "parameters", "words"), [("runs/dyck.gin", 987_008, 307_200), ("runs/dyck_paper.gin", 24_661_504, 300_000)]
+)
+def test_the_gin_files_have_the_sizes_they_state(file, parameters, words):
+    gin_files.parse([file], [])
+    config = gin.query_parameter("dyck.config").scoped_configurable_fn()
+    assert model_of(config).parameter_count() == parameters
+    assert config.steps * config.batch_size == words
+    assert (config.length, config.p, config.ood_p, config.q, config.num_errors) == (32, 0.2, 0.8, 0.5, 441)
+    assert gin_files.required("dyck") == []

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tiny_dyck
 
+from padir.decoding.backtracking import Backtracking
 from padir.dyck import unseen
-from padir.dyck.generator import Completed, Prefixes
+from padir.dyck.generator import Completed, Prefixes, nucleus
 from padir.dyck.unseen import distinct, diversity, fewer_p_value, remaining, standard_error, systems, unseen_errors
 
 CONFIG = tiny_dyck.CONFIG
@@ -51,11 +52,13 @@ def test_errors_of_unseen_prompts(monkeypatch):
 
     def some(config, probe):
         found = {name: system for name, system in every(config, probe).items() if name in chosen}
-        return found | {"backtracking, top_p 1.0": found[chosen[1]]}
+        # Nothing is rewritten unchecked.
+        drawn = Backtracking(4, 4, sampling=nucleus(1.0), rewrite_greedily=False)
+        return found | {"backtracking, top_p 1.0": (drawn, found[chosen[1]][1])}
 
     monkeypatch.setattr(unseen, "systems", some)
     monkeypatch.setattr(unseen, "TOP_PS", (1.0,))
-    generator = tiny_dyck.generator()
+    generator = tiny_dyck.trained()
     found = unseen_errors(generator, tiny_dyck.probe())
     base, perfect = (found["systems"][name] for name in chosen)
     assert base["mean"] == np.mean(base["errors"]) and len(base["errors"]) == 2
@@ -64,7 +67,8 @@ def test_errors_of_unseen_prompts(monkeypatch):
     assert base["verifier_calls"] == base["erased"] == 0 < perfect["erased"]
     assert found["p_values"]["1.0"] == pytest.approx(1 / 10_001)
     mistakes = found["mistakes"]["backtracking, top_p 1.0"]
-    assert mistakes["mistakes"] == sum(perfect["errors"]) == sum(mistakes["kinds"].values())
+    errors = found["systems"]["backtracking, top_p 1.0"]["errors"]
+    assert mistakes["mistakes"] == sum(errors) == sum(mistakes["kinds"].values()) > 0
     # It objects to every error while it may, so that those that are left have spent their quota.
     assert mistakes["quota_spent"] == mistakes["mistakes"]
     several = diversity(generator, tiny_dyck.probe())

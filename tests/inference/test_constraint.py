@@ -25,7 +25,9 @@ DECODES = {
 
 @pytest.fixture(scope="module")
 def examples(tiny):
-    return PreparedSet.open(tiny.data).examples("validation")[:12]
+    # Text of examples that were cut when the set was prepared is too long to be translated.
+    every = PreparedSet.open(tiny.data).split("validation").read(range(32))
+    return [example for example in every if len(example.source_ids) < 24][:12]
 
 
 @pytest.fixture(scope="module")

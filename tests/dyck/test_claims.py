@@ -1,0 +1,106 @@
+"""Each claim's number is computed from the results as its text says."""
+
+import math
+
+import pytest
+
+from padir.dyck import claims
+from padir.dyck.laws import ACTION, BACKTRACKING, WALK
+
+
+def results():
+    """Results with the thesis's numbers where it has some, and round ones elsewhere."""
+    errors = {
+        "baseline, top_p 0.9": 240.0,
+        "backtracking, top_p 0.9": 180.0,
+        "random verifier, top_p 0.9": 225.0,
+        "perfect verifier, top_p 0.9": 90.0,
+        "baseline, top_p 1.0": 480.0,
+        "backtracking, top_p 1.0": 200.0,
+        "random verifier, top_p 1.0": 410.0,
+        "perfect verifier, top_p 1.0": 100.0,
+        "backtracking without argmax, top_p 0.9": 270.0,
+    }
+    grid = {
+        f"{quota},{stride}": {"accuracy": 0.1 * quota + 0.05 * stride, "nucleus": 0.1, "greedy": 0.15}
+        for quota in (1, 2, 4)
+        for stride in (2, 4, 6)
+    }
+    mistakes = {"mistakes": 200, "quota_spent": 190, "wrong_type": 170}
+    return {
+        "language_model": {"closing_accuracy": 1.0, "validity": 0.99},
+        "verifier": {"mean": 0.93},
+        "inducing": {
+            "forced": {"rewritten greedily": dict(zip("01248", (0.33, 0.36, 0.35, 0.6, 0.8), strict=True))},
+            "grid": grid,
+        },
+        "unseen": {
+            "systems": {name: {"mean": mean} for name, mean in errors.items()},
+            "p_values": {"0.9": 0.001, "1.0": 0.02},
+            "mistakes": {"backtracking, top_p 0.9": mistakes},
+            "prompts": 10_000,
+        },
+        "diversity": {
+            "baseline, top_p 0.9": {"mean": 5.0},
+            "backtracking, top_p 0.9": {"mean": 4.5},
+            "baseline, top_p 1.0": {"mean": 6.0},
+            "backtracking, top_p 1.0": {"mean": 3.0},
+        },
+        "laws": {
+            "systems": {
+                WALK: {"distance": 0.05, "valid": 0.97},
+                ACTION: {"distance": 0.2, "valid": 0.99},
+                BACKTRACKING: {"distance": 0.1, "valid": 0.9},
+            }
+        },
+    }
+
+
+def test_measured_numbers():
+    found = {claim.text: (claim.measured, claim.passed) for claim in claims.all_claims(results())}
+    expected = {
+        "share of closing brackets that are the model's likeliest token": (1.0, True),
+        "share of valid ones among its samples, top_p 1.0": (0.99, True),
+        "share of errors on unseen prompts, top_p 1.0": (0.048, True),
+        "errors at top_p 1.0 / at 0.9 without a verifier": (2.0, True),
+        "validation accuracy of the linear verifier, mean of all": (0.93, True),
+        "forced backtrack: least change of accuracy from a stride to the next": (-0.01, True),
+        "forced backtrack: accuracy at B = 8 minus none": (0.47, True),
+        "verifier's backtracks: accuracy at Q = 4, B = 6 minus none": (0.37, True),
+        "verifier's backtracks: least gain from Q = 1 to 4, of all B": (0.3, True),
+        "verifier's backtracks: least gain from B = 2 to 6, of all Q": (0.2, True),
+        # The cell Q = 1, B = 2 has accuracy 0.2.
+        "accuracy without backtracking where the verifier objected minus with it, the largest of all cells": (
+            -0.05,
+            True,
+        ),
+        "errors with backtracking / without, top_p 0.9": (0.75, True),
+        "p-value of fewer errors, paired bootstrap, top_p 0.9": (0.001, True),
+        "errors with backtracking / without, top_p 1.0": (200 / 480, True),
+        "p-value of fewer errors, paired bootstrap, top_p 1.0": (0.02, False),
+        "errors without argmax / with it, top_p 0.9": (1.5, True),
+        "share of the verifier's gain that a random one has, top_p 0.9": (0.25, True),
+        "errors with a perfect verifier / with the trained one, top_p 0.9": (0.5, True),
+        "share of the verifier's gain that a random one has, top_p 1.0": (0.25, True),
+        "errors with a perfect verifier / with the trained one, top_p 1.0": (0.5, True),
+        "distinct outputs with backtracking / without, top_p 0.9": (0.9, True),
+        "distinct outputs with backtracking / without, top_p 1.0": (0.5, False),
+        "share of remaining mistakes with the quota spent": (0.95, True),
+        "share of remaining mistakes that are of the wrong closing type": (0.85, True),
+        f"distance from π*: VGB / {ACTION}": (0.25, True),
+        f"distance from π*: VGB / {BACKTRACKING}": (0.5, True),
+        "validity of VGB minus action-level's": (-0.02, False),
+    }
+    assert list(found) == list(expected)
+    for text, (measured, passed) in expected.items():
+        assert found[text][0] == pytest.approx(measured), text
+        assert found[text][1] is passed, text
+
+
+def test_without_errors_a_ratio_fails_and_does_not_stop_the_run():
+    nothing = results()
+    for row in nothing["unseen"]["systems"].values():
+        row["mean"] = 0.0
+    found = {claim.text: claim for claim in claims.all_claims(nothing)}
+    ratio = found["errors with backtracking / without, top_p 0.9"]
+    assert math.isnan(ratio.measured) and not ratio.passed

@@ -1,0 +1,82 @@
+"""The restricted law of completions, and how far samplers are from it."""
+
+import numpy as np
+import pytest
+import tiny_dyck
+
+from padir.data.dyck import word_of
+from padir.decoding.value_guided import ValueGuided
+from padir.dyck import laws
+from padir.dyck.generator import Prefixes, draw_prompts
+from padir.dyck.judges import ActionHead
+from padir.dyck.laws import BACKTRACKING, EXACT, PLAIN, WALK, compare, distance, matched, restricted_law, unmatched
+
+CONFIG = tiny_dyck.CONFIG
+
+
+@pytest.fixture(scope="module")
+def head():
+    """A value function that says 1/2 of everything."""
+    size = CONFIG.network.embed_dim
+    return ActionHead(np.zeros((size, 9), np.float32), *(np.zeros(n, np.float32) for n in (9, size)), np.ones(size))
+
+
+def test_the_restricted_law_is_the_models_among_valid_outputs():
+    """Of '[(' there are four completions; their chances are products of those of their tokens."""
+    generator = tiny_dyck.generator()
+    tokens = np.array([[*word_of("[]("), 0, 0, 0, 0]], np.int32)
+    words, law = restricted_law(generator, Prefixes(tokens, np.array([3])))
+    texts = ["[]()[]", "[]()()", "[]([])", "[](())"]
+    assert sorted(words.tolist()) == sorted([*word_of(text), 1] for text in texts)
+    chances = [np.exp(generator.read(Prefixes(word[None], np.array([7])))[1][0, 3:].sum()) for word in words]
+    np.testing.assert_allclose(law, chances / np.sum(chances), rtol=1e-4)
+    assert law.sum() == pytest.approx(1.0)
+
+
+def test_distance_by_hand():
+    """Of four outputs one is not valid: shares 1/2, 1/4, 0 and 1/4 against 1/4, 1/4, 1/2 and 0."""
+    words, law = np.array([[3, 1], [4, 1], [5, 1]]), np.array([0.25, 0.25, 0.5])
+    outputs = np.array([[3, 1], [3, 1], [4, 1], [6, 1]])
+    found = distance(outputs, np.array([True, True, True, False]), words, law)
+    assert found == pytest.approx((0.25 + 0.0 + 0.5 + 0.25) / 2)
+    assert distance(outputs[3:], np.array([False]), words, law) == pytest.approx(1.0)
+
+
+def test_numbers_of_candidates_match_the_queries():
+    generator = tiny_dyck.generator()
+    assert list(matched(generator, tiny_dyck.probe(), 4.0, 30.4)) == [
+        "rejection, 30 queries",
+        "best of 8",
+        "block rejection, 8 of 2 tokens",
+        "block best of 8, 2 tokens",
+    ]
+    assert "best of 2" in matched(generator, tiny_dyck.probe(), 4.0, 3.0)
+
+
+def test_the_walk_has_room_for_the_shortest_prompt(head):
+    walk = unmatched(tiny_dyck.generator(), tiny_dyck.probe(), head)[WALK].sampler
+    assert isinstance(walk, ValueGuided) and walk.horizon == CONFIG.room - CONFIG.shortest
+
+
+def test_rows_of_the_comparison(head, monkeypatch):
+    """With τ at the leaves, the walk writes valid outputs or fails; distances are recomputed from the outputs."""
+    every = laws.unmatched
+
+    def some(generator, probe, head):
+        return {name: system for name, system in every(generator, probe, head).items() if name in (PLAIN, WALK)}
+
+    monkeypatch.setattr(laws, "unmatched", some)
+    monkeypatch.setattr(laws, "matched", lambda *arguments: {})
+    generator = tiny_dyck.trained()
+    found = compare(generator, tiny_dyck.probe(), head)
+    rows = found["systems"]
+    assert list(rows) == [EXACT, PLAIN, WALK] and BACKTRACKING not in rows
+    prompts = draw_prompts(CONFIG, CONFIG.ood_grammar, "laws/prompts", CONFIG.law_prompts)
+    counts = [CONFIG.grammar.number_of_words(text[:length].tolist()) for text, length in zip(*prompts, strict=True)]
+    assert found["valid_outputs"] == counts
+    assert rows[WALK]["valid"] + rows[WALK]["failed"] == pytest.approx(1.0)
+    assert rows[WALK]["valid"] > rows[PLAIN]["valid"]
+    assert rows[WALK]["distance"] < rows[PLAIN]["distance"]
+    assert rows[WALK]["queries"] - rows[WALK]["erased"] <= CONFIG.room - CONFIG.shortest
+    # Twenty draws from π* are this far from it by chance.
+    assert 0 < rows[EXACT]["distance"] < 0.3 and rows[EXACT]["valid"] == 1.0
