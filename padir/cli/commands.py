@@ -216,9 +216,9 @@ _ALL = (
         "train a language model of brackets and a verifier of it, and compare samplers under the verifier",
         "padir dyck --output_dir=runs/dyck --quick",
         note=(
-            "A --gin_file replaces runs/dyck.gin, which sets all sizes; runs/dyck_paper.gin has the thesis's. To change "
-            "only some of them, start your own file with include 'runs/dyck.gin', or use --gin.NAME=VALUE without a "
-            "--gin_file."
+            "A --gin_file replaces runs/dyck.gin, which sets all sizes; runs/dyck_paper.gin has the thesis's. To "
+            "change only some of them, start your own file with include 'runs/dyck.gin', or use --gin.NAME=VALUE "
+            "without a --gin_file."
         ),
         configuration=_beside("{output_dir}/dyck.gin"),
         gin_files=("runs/dyck.gin",),

@@ -34,9 +34,7 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
     """
 
     @jax.jit
-    def run(
-        leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array
-    ) -> tuple[Array, Extras]:
+    def run(leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array) -> tuple[Array, Extras]:
         params, helper = jax.tree.unflatten(structure, leaves)
         options = lengths if helper is None else {**lengths, helper.role: helper}
         found = model.decode(params, source, key, decode, *steps, **options)

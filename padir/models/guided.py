@@ -55,7 +55,7 @@ def check(config: Guided, judge: Judge | None, *, has_lengths: bool = False) -> 
     if config.weighs_next_tokens and not judge.knows_values:
         raise PadirError(
             f"decode: {sampler} weighs every next token, but a verifier that was trained on prefixes judges only what "
-            "has been written; use Backtracking, TokenwiseRejection or BlockBestOfN, or a constraint as judge"
+            "has been written; use Backtracking, TokenwiseRejection or BlockBestOf, or a Listed verifier"
         )
 
 
