@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from padir.benchmark.facts import run_facts
 from padir.data.constraints import Constraint
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
@@ -144,6 +145,7 @@ def main() -> None:
     }
     demanded = [len(constraint.demanded(source)) for source, _ in pairs]
     result = {
+        "facts": run_facts(),
         "data": options.data.name,
         "sentences": len(pairs),
         "terms": len(spec["terms"]),

@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 
 from padir.analysis.paper import PAPER
+from padir.dyck.report import tables as dyck_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "docs" / "templates"
@@ -319,7 +320,8 @@ def pages() -> dict[Path, str]:
         extensions=["jinja2.ext.do"],
     )
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
-    environment.globals |= {helper.__name__: helper for helper in HELPERS} | {"paper_attention": PAPER}
+    environment.globals |= {helper.__name__: helper for helper in HELPERS}
+    environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables}
     written = {}
     for template in sorted(TEMPLATES.rglob("*.md.j2")):
         name = template.relative_to(TEMPLATES).as_posix()

@@ -54,9 +54,9 @@ class DyckConfig:
     q: float = 0.5
     shortest: int = 25
     longest: int = 31
-    steps: int = 2400
-    batch_size: int = 128
-    peak_learning_rate: float = 1e-3
+    steps: int = 6000
+    batch_size: int = 32
+    peak_learning_rate: float = 2e-3
     warmup_steps: int = 100
     weight_decay: float = 0.1
     ema_decay: float = 0.995
@@ -125,9 +125,9 @@ class DyckConfig:
         return dataclasses.replace(
             self,
             network=dataclasses.replace(network, head_dim=16),
-            steps=900,
+            steps=1200,
             warmup_steps=100,
-            batch_size=64,
+            batch_size=32,
             # A narrower model takes a higher one.
             peak_learning_rate=4e-3,
             num_samples=1000,

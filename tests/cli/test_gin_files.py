@@ -218,7 +218,7 @@ def test_the_cpu_preset_goes_on_top_of_either_run():
     for kind in ("ar", "padir"):
         config.parse([f"runs/tatoeba_de_en_{kind}.gin", "runs/preset_cpu.gin"], [])
         config.parse([f"runs/tatoeba_de_en_{kind}.gin", "runs/preset_cpu.gin"], supply(left_required()))
-        assert gin_config.query_parameter("train.batch_size") == 256
+        assert gin_config.query_parameter("train.batch_size") == 64
         model = gin_config.query_parameter("train.model").scoped_configurable_fn(TokenIds(4000))
         assert (model.network.embed_dim, model.network.num_decoder_layers) == (256, 3)
 

@@ -46,7 +46,7 @@ def test_quick_is_the_same_experiment_with_smaller_sizes():
 
 
 @pytest.mark.parametrize(
-    ("file", "parameters", "words"), [("runs/dyck.gin", 987_008, 307_200), ("runs/dyck_paper.gin", 24_661_504, 300_000)]
+    ("file", "parameters", "words"), [("runs/dyck.gin", 987_008, 192_000), ("runs/dyck_paper.gin", 24_661_504, 300_000)]
 )
 def test_the_gin_files_have_the_sizes_they_state(file, parameters, words):
     gin_files.parse([file], [])
