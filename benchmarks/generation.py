@@ -42,7 +42,7 @@ from padir.metrics.randomization import approximate_randomization, randomized_me
 from padir.models.guided import Judge
 from padir.progress import progress
 from padir.runs.saved_verifier import RECORD_FILE, load_verifier
-from padir.types import PAD_ID, Array
+from padir.types import Array
 from padir.verifier.run import train_verifier
 from padir.verifier.samples import padded_lists, token_sequences
 
@@ -95,8 +95,7 @@ class Bench:
             options = {}
             if isinstance(config, Guided):
                 if system.judge == LISTED:
-                    limits = config.max_length((source != PAD_ID).sum(-1), model.max_target_length)
-                    judge = Listed(listed, model.ids.vocab_size).fitting(limits)
+                    judge = Listed(listed, model.ids.vocab_size)
                 options["judge"] = Judge(judge)
             found = model.decode(params, source, key, config, **options)
             lengths, account, failed = found.predicted_lengths, found.queries, found.failed

@@ -173,6 +173,10 @@ def compile_translate(
             "padir compile: a compiler cannot know how many tokens generation under a verifier discards; leave out "
             "Guided and verifier"
         )
+    if given["constraint"] is not None:
+        raise PadirError(
+            "padir compile: the program under a constraint depends on the terms of each batch; leave constraint out"
+        )
     job = _Job(named(topology), output, save, hlo)
     model, _ = load_model(given["run_dir"])
     decode = given["decode"] or default_decode(model)

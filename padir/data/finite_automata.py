@@ -63,14 +63,14 @@ def compiled(tree: Node, alphabet: str) -> Automaton:
     return smallest(Automaton(classes.reshape(-1), _table(steps, len(masks)), np.array(accepts)))
 
 
-def _growing(known: dict) -> Iterator:
-    """The keys of a dictionary, those added meanwhile included."""
+def _growing(known: dict, most: int = MOST_STATES) -> Iterator:
+    """The keys of a dictionary, those added meanwhile included; raises PadirError once there are more than `most`."""
     done = 0
     while done < len(known):
-        if len(known) > MOST_STATES:
-            raise PadirError(f"needs more than {MOST_STATES} states; use fewer phrases or a simpler pattern")
         # Those that came since the last look, in the order in which they came.
         for key in list(known)[done:]:
+            if len(known) > most:
+                raise PadirError(f"needs more than {most} states; use fewer phrases or a simpler pattern")
             done += 1
             yield key
 
@@ -172,15 +172,15 @@ def without(automaton: Automaton) -> Automaton:
     return Automaton(automaton.classes, automaton.steps, ~automaton.accepts)
 
 
-def both(left: Automaton, right: Automaton) -> Automaton:
+def both(left: Automaton, right: Automaton, most: int = MOST_STATES) -> Automaton:
     """The smallest automaton of the texts that both accept.
 
     Raises:
-      PadirError: it would have more than `MOST_STATES` states on the way.
+      PadirError: it would have more than `most` states on the way.
     """
     pairs, classes = np.unique(np.stack([left.classes, right.classes]), axis=1, return_inverse=True)
     known, steps = {(0, 0): 0}, []
-    for state in _growing(known):
+    for state in _growing(known, most):
         ahead = zip(left.steps[state[0], pairs[0]].tolist(), right.steps[state[1], pairs[1]].tolist(), strict=True)
         steps.append([known.setdefault(pair, len(known)) for pair in ahead])
     accepts = np.array([left.accepts[a] and right.accepts[b] for a, b in known])

@@ -77,6 +77,8 @@ def _among(character: Character, alphabet: str) -> np.ndarray:
 _CLASSES = "dDwWsS"
 _HEXADECIMAL = {"x": 2, "u": 4, "U": 8}
 _COUNTS = re.compile(r"\{(\d*)(,?)(\d*)\}")
+# Each level of groups takes several levels of Python's recursion, of which there are a thousand.
+_MOST_NESTED = 100
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
@@ -103,6 +105,7 @@ class _Parser:
 
     def __init__(self, pattern: str, ignore_case: bool):
         self._pattern, self._ignore_case, self._at = pattern, ignore_case, 0
+        self._depth = 0
 
     def whole(self) -> Node:
         return self._choice()
@@ -160,8 +163,12 @@ class _Parser:
     def _group(self) -> Node:
         if self._peek(2) == "(?" and self._peek(3) != "(?:":
             raise self._refuse(f"the group {self._peek(3)!r}…", "groups are (…) and (?:…)")
+        if self._depth == _MOST_NESTED:
+            raise self._refuse(f"a group within {_MOST_NESTED} others", "nest fewer groups")
         self._at += 3 if self._peek(2) == "(?" else 1
+        self._depth += 1
         inside = self._choice()
+        self._depth -= 1
         self._at += 1
         return inside
 

@@ -26,6 +26,9 @@ NEVER = 0
 UNREACHABLE = 1 << 20
 # Entries that are worked on at a time.
 _BLOCK = 1 << 23
+# States that the terms of one source may lead to, or this many times those of what holds for every source.
+_MOST_OF_TERMS = 5_000
+_TIMES_OF_EVERY = 4
 # Tables that are kept for later sources with the same terms.
 _MOST_TABLES = 4096
 
@@ -65,6 +68,13 @@ class PieceTable:
         after = np.searchsorted(there, np.arange(longest + 1))
         return there[np.minimum(after, there.size - 1)].astype(np.int32)
 
+    @classmethod
+    def without_output(cls, vocab_size: int) -> PieceTable:
+        """A table that no output obeys."""
+        distances = np.full(START + 1, UNREACHABLE, np.int32)
+        distances[ENDED] = 0
+        return cls(np.full(vocab_size, NEVER, np.int32), np.full((START + 1, 1), DEAD, np.int32), distances)
+
 
 class PieceConstraint:
     """A constraint made ready for a vocabulary."""
@@ -99,11 +109,19 @@ class PieceConstraint:
                 )
 
     def of_source(self, source: str) -> PieceTable:
-        """The table of what may be written for a source text."""
+        """The table of what may be written for a source text.
+
+        Raises:
+          PadirError: its terms together need too many states.
+        """
         return self.table(self.constraint.demanded(source))
 
     def table(self, demanded: tuple[tuple[str, ...], ...]) -> PieceTable:
-        """The table of all outputs that also contain one phrase of each of `demanded`."""
+        """The table of all outputs that also contain one phrase of each of `demanded`.
+
+        Raises:
+          PadirError: as `of_source`.
+        """
         if demanded not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables.clear()
@@ -115,10 +133,11 @@ class PieceConstraint:
     def _language(self, demanded: tuple[tuple[str, ...], ...]) -> Automaton:
         """The cleaned texts that obey."""
         found = self._base
+        most = min(max(_MOST_OF_TERMS, _TIMES_OF_EVERY * len(found.steps)), finite_automata.MOST_STATES)
         for targets in demanded:
             if targets not in self._containing:
                 self._containing[targets] = self._compiled("terms", self.constraint.containing(targets))
-            found = self._combined("terms", found, self._containing[targets])
+            found = self._combined("terms", found, self._containing[targets], most)
         return found
 
     def _for_every_source(self) -> Automaton:
@@ -139,9 +158,11 @@ class PieceConstraint:
         except PadirError as error:
             raise PadirError(f"{self.constraint.name}: {key}: {error}") from None
 
-    def _combined(self, key: str, left: Automaton, right: Automaton) -> Automaton:
+    def _combined(
+        self, key: str, left: Automaton, right: Automaton, most: int = finite_automata.MOST_STATES
+    ) -> Automaton:
         try:
-            return finite_automata.both(left, right)
+            return finite_automata.both(left, right, most)
         except PadirError as error:
             raise PadirError(f"{self.constraint.name}: {key}: together with the rest it {error}") from None
 

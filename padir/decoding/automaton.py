@@ -22,7 +22,7 @@ from padir.types import PAD_ID, Array
 # Fewest states and classes that tables are padded to, and most entries of all tables of a batch.
 _LEAST_STATES = 32
 _LEAST_CLASSES = 128
-_MOST_ENTRIES = 1 << 27
+MOST_ENTRIES = 1 << 27
 
 
 @struct.dataclass
@@ -57,7 +57,7 @@ class Automaton:
           rows: rows of the batch, at least as many; those that only pad it get the first table.
           vocab_size: V.
           longest: L.
-          room: least (S, C): what other batches need, so that one program may serve.
+          room: least (S, C): what other batches need, so that one program may serve. Left out if it would be too large.
 
         Raises:
           PadirError: they are too large to hold.
@@ -65,9 +65,11 @@ class Automaton:
         distinct = list({id(table): table for table in tables}.values())
         if len(distinct) > 1:
             distinct = [*tables, *[tables[0]] * (rows - len(tables))]
-        states = _power_of_two(max(_LEAST_STATES, room[0], *(len(table.steps) for table in distinct)))
-        classes = _power_of_two(max(_LEAST_CLASSES, room[1], *(table.steps.shape[1] for table in distinct)))
-        if len(distinct) * states * classes > _MOST_ENTRIES:
+        own = padded_size(distinct)
+        states, classes = max(own[0], room[0]), max(own[1], room[1])
+        if len(distinct) * states * classes > MOST_ENTRIES:
+            states, classes = own
+        if len(distinct) * states * classes > MOST_ENTRIES:
             raise PadirError(
                 f"constraint: {len(distinct)} tables of {states} states and {classes} classes of tokens are too large; "
                 "decode smaller batches, or use fewer phrases"
@@ -113,6 +115,13 @@ class Automaton:
     def feasible_lengths(self, lengths: Array) -> Array:
         """The next length with an output for each, or the longest one: [N, k] int32, at most L → [N, k]; 0 if none."""
         return jnp.take_along_axis(self.lengths[self.which], lengths, axis=1)
+
+
+def padded_size(tables: Sequence[PieceTable]) -> tuple[int, int]:
+    """The (S, C) that tables are padded to: powers of two."""
+    states = max(_LEAST_STATES, *(len(table.steps) for table in tables))
+    classes = max(_LEAST_CLASSES, *(table.steps.shape[1] for table in tables))
+    return _power_of_two(states), _power_of_two(classes)
 
 
 def _power_of_two(count: int) -> int:

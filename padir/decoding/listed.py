@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir.decoding.generation import Rows
 from padir.types import PAD_ID, Array
 
 
@@ -34,6 +35,11 @@ class Listed:
         """
         fits = (self.outputs != PAD_ID).sum(-1) <= limits[:, None]
         return self.replace(outputs=jnp.where(fits[..., None], self.outputs, PAD_ID))
+
+    def for_rows(self, rows: Rows, key: Array) -> Listed:
+        """Without the outputs that a row has no room for; a row that has none left cannot write anything."""
+        del key
+        return self.fitting(rows.limits)
 
     def repeated(self, count: int) -> Listed:
         """The lists of `count` rows in the place of each."""

@@ -100,13 +100,13 @@ class ValueGuided:
     """VGB: a random walk on the tree of prefixes that may step back (thesis, Algorithm 2).
 
     Attributes:
-      horizon: tokens to generate at most, if a row's limit allows more; None: up to the limit. In the following, H is
-        a row's limit without its prompt, and at most the horizon. With all children weighed, memory grows with
-        horizon · vocabulary.
+      horizon: tokens to generate at most; None: up to the row's limit. H in the following is the limit without the
+        prompt, and at most the horizon. With all children weighed, memory grows with horizon · vocabulary.
       steps: of a lazy walk, which stays where it is with probability 1/2; None for `first_leaf`, which is not lazy.
-      returns: `first_leaf`: the first leaf reached, as in the thesis's experiments; its law is π* if V̂ is exact.
-        `last`: the node after `steps`, and `uniform`: that after 1 to `steps` steps, which one by chance; both run
-        again if it is no leaf. Their law tends to π* under any V̂ that is positive inside.
+      returns: `first_leaf`: the first leaf, as in the thesis's experiments; its law is π* if V̂ is exact and all leaves
+        are as deep: with EOS at several depths, short outputs are too frequent. `last`: the node after `steps`, and
+        `uniform`: that after 1 to `steps` steps, which one by chance; both run again if it is no leaf. Their law tends
+        to π* under any V̂ that is positive inside.
       children: `all`: V̂ of all children from their parent's pass; that of the node itself is unused. `proposal`: a
         fair coin proposes the parent, or a child drawn from the generator, until one is accepted, in proportion to its
         value. The value function then judges only nodes, each proposed child after a pass of its own.

@@ -14,9 +14,23 @@ import numpy as np
 from flax import struct
 
 from padir.checks import finite, whole
-from padir.decoding.generation import Verifier, last_tokens
+from padir.decoding.generation import Rows, Verifier, last_tokens
 from padir.errors import PadirError
-from padir.types import EOS_ID, Array
+from padir.types import EOS_ID, Array, PyTree
+
+
+def for_rows(judge: PyTree, rows: Rows, key: Array) -> PyTree:
+    """A judge as it judges the rows of one batch.
+
+    Some judges need more than a prefix: a `Listed` the rows' limits, a `RandomVerifier` their numbers. They have a
+    method `for_rows(rows, key)`. All others stay as they are.
+
+    Args:
+      judge: a `Verifier` or `ValueFunction`.
+      rows: what the sampler is given.
+      key: [] the sampler's randomness.
+    """
+    return judge.for_rows(rows, key) if hasattr(judge, "for_rows") else judge
 
 
 def rejects(judgements: Array, threshold: float) -> Array:
@@ -51,15 +65,24 @@ class RandomVerifier:
     """A `Verifier` that knows nothing: its judgements are uniform in [0, 1) and independent for different prefixes.
 
     If generation gains as much under it as under another verifier, the gain is due to drawing again and not to what the
-    other one knows. The judgement is a hash of the seed and the prefix's tokens. So it depends on neither the batch nor
-    the room behind the prefix, and the same prefix gets the same judgement again. (The thesis's random verifier draws
-    anew at each call, which differs only where a prefix is judged twice.)
+    other one knows. The judgement is a hash of the seed, the row's salt and the tokens that the row has written. So it
+    depends on neither the batch nor the room behind the prefix, and a row that comes back to a prefix gets the same
+    judgement again. (The thesis's random verifier draws anew at each call, which differs only there.) Tokens do not
+    tell the source, nor the run: rows of different sources or runs that write the same prefix need different salts.
+    `for_rows` gives them.
 
     Attributes:
       seed: another one gives other judgements (static).
+      salt: [N] uint32, of each row; None if all rows share the judgements.
     """
 
     seed: int = struct.field(pytree_node=False, default=0)
+    salt: Array | None = None
+
+    def for_rows(self, rows: Rows, key: Array) -> RandomVerifier:
+        """With a salt for each row, which depends on its number and the key alone."""
+        salts = jax.vmap(lambda sample: jax.random.bits(jax.random.fold_in(key, sample)))(rows.sample_ids)
+        return self.replace(salt=salts)
 
     def __call__(self, tokens: Array, lengths: Array, features: Array) -> Array:
         del features
@@ -67,8 +90,13 @@ class RandomVerifier:
         # Any well mixed function of token and place: their sum then tells apart prefixes of any length.
         hashes = _mixed(tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + _mixed(places + 1))
         of_prefix = jnp.where(places < lengths[:, None], hashes, 0).sum(axis=-1, dtype=jnp.uint32)
+        salts = jnp.zeros_like(of_prefix) if self.salt is None else self.salt
         key = jax.random.key(self.seed)
-        return jax.vmap(lambda prefix: jax.random.uniform(jax.random.fold_in(key, prefix)))(of_prefix)
+
+        def of_row(salt: Array, prefix: Array) -> Array:
+            return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, salt), prefix))
+
+        return jax.vmap(of_row)(salts, of_prefix)
 
 
 def _mixed(values: Array) -> Array:
@@ -147,6 +175,10 @@ class BlockEnd:
     def __post_init__(self):
         if self.size is not None:
             whole("BlockEnd.size", self.size, "None leaves it to the delimiters")
+
+    def for_rows(self, rows: Rows, key: Array) -> BlockEnd:
+        """With its verifier as that judges the rows."""
+        return self.replace(verifier=for_rows(self.verifier, rows, key))
 
     def __call__(self, tokens: Array, lengths: Array, features: Array) -> Array:
         ends = ends_in(tokens, lengths, self.delimiters)

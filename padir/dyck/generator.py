@@ -18,7 +18,7 @@ from padir.decoding.backtracking import Backtracking
 from padir.decoding.generation import Generated, Rows
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, log_probabilities
-from padir.decoding.verifiers import AlwaysAccept
+from padir.decoding.verifiers import AlwaysAccept, for_rows
 from padir.dyck.language_model import SOURCE, model_of
 from padir.dyck.settings import DyckConfig
 from padir.models.prefixes import prefix_steps
@@ -140,7 +140,7 @@ class Generator:
         ) -> Generated:
             # Prompts have been read already: once for all streams, and by a program that all samplers share.
             step_fn, _ = prefix_steps(model, params, jnp.asarray(SOURCE), rows.tokens[:, :0], room)
-            return sampler.generate(step_fn, cache, rows, judge, key, **more)
+            return sampler.generate(step_fn, cache, rows, for_rows(judge, rows, key), key, **more)
 
         return jax.jit(complete, static_argnums=0)
 

@@ -1,4 +1,4 @@
-"""What generation under a verifier cost, beside the quality that it bought."""
+"""What generation under a verifier or a constraint cost, beside the quality that it bought."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from padir.decoding.refinement import Refinement
 from padir.inference.translator import Translation
+from padir.models.kinds import DecodeConfig
 
 
 def cost_under_verifier(translations: Sequence[Translation]) -> dict[str, Any]:
@@ -28,3 +30,35 @@ def cost_under_verifier(translations: Sequence[Translation]) -> dict[str, Any]:
         **{f"mean_{name}": statistics.fmean(account[name] for account in accounts) for name in accounts[0]},
         "failed": sum(translation.failed for translation in translations),
     }
+
+
+def cost_under_constraint(translations: Sequence[Translation], decode: DecodeConfig) -> dict[str, Any]:
+    """The account of all translations; nothing of those that no constraint held for.
+
+    Returns:
+      `constraint_met`: the percentage that obey. `queries_per_token`: see there. `failed`: sentences without an output.
+    """
+    if translations[0].constraint_met is None:
+        return {}
+    return {
+        "constraint_met": 100.0 * statistics.fmean(translation.constraint_met for translation in translations),
+        "queries_per_token": queries_per_token(translations, decode),
+        "failed": sum(translation.failed for translation in translations),
+    }
+
+
+def queries_per_token(translations: Sequence[Translation], decode: DecodeConfig) -> float | None:
+    """Tokens chosen by the model, kept or not, for each token of the outputs; EOS counts.
+
+    All hypotheses of a refinement are counted as if they were as long as the best. Sentences without an output cost
+    nothing. None if there is no output at all.
+    """
+    there = [each for each in translations if not each.failed]
+    written = sum(each.predicted_length for each in there)
+    if not written:
+        return None
+    if isinstance(decode, Refinement):
+        chosen = decode.hypotheses_per_source * sum(each.steps_run * each.predicted_length for each in there)
+    else:
+        chosen = decode.rows_per_source * sum(each.steps_run for each in there)
+    return chosen / written

@@ -15,7 +15,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation import report, side_by_side
-from padir.evaluation.cost import cost_under_verifier
+from padir.evaluation.cost import cost_under_constraint, cost_under_verifier
 from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
@@ -110,8 +110,6 @@ def score(
         steps["mean_rounds"] = statistics.fmean(translation.rounds for translation in translations)
         written = sum(translation.predicted_length for translation in translations)
         steps["tokens_per_round"] = written / len(examples) / steps["mean_rounds"]
-    if translations[0].constraint_met is not None:
-        steps["constraint_met"] = 100.0 * statistics.fmean(t.constraint_met for t in translations)
     return {**quality.to_dict(), **lengths, **steps, **cost_under_verifier(translations)}
 
 
@@ -158,7 +156,7 @@ def evaluate(
       verifier: the folder of a verifier from `padir verifier`, under which an autoregressive model generates. The
         result then has fields of its own; see `padir.evaluation.cost`.
       constraint: the JSON file of a constraint that every translation must obey; see `padir.data.constraints`. The
-        result then has `constraint_met`, the percentage that do.
+        result then has `constraint_met`, the percentage that do, and what it cost; see `padir.evaluation.cost`.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       split: the split to translate.
       sources, references: two text files, plain or .gz, to translate in place of a split. Line n of one translates
@@ -199,8 +197,8 @@ def evaluate(
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
-    predicts_length = _predicts_length(translator, decode)
-    result |= score(translations, examples, chosen.checker, tokenize, predicts_length=predicts_length)
+    result |= score(translations, examples, chosen.checker, tokenize, predicts_length=_predicts(translator, decode))
+    result |= cost_under_constraint(translations, decode)
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
     # T5X reports BLEU with this tokenizer by default, and so does the paper's Table 4.2.
     result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")
@@ -303,7 +301,7 @@ def _against(baseline: str, ours: _Output, theirs: _Output, length_buckets: Sequ
     }
 
 
-def _predicts_length(translator: Translator, decode: DecodeConfig) -> bool:
+def _predicts(translator: Translator, decode: DecodeConfig) -> bool:
     """Whether the model predicts lengths. An oracle is given them, and an autoregressive model writes until EOS."""
     return isinstance(decode, Refinement) and translator.model.length_predictor != "oracle"
 

@@ -63,16 +63,17 @@ def _steps(result: Mapping[str, Any]) -> str:
 
 
 def _cost(result: Mapping[str, Any]) -> str:
-    """What generation under a verifier cost, or how many sentences obey a constraint, if there was either."""
-    if "constraint_met" in result:
-        return f"; {result['constraint_met']:.2f}% meet the constraint"
-    if "mean_queries" not in result:
+    """What generation under a verifier or a constraint cost, and how many sentences obey, if there was either."""
+    if "queries_per_token" not in result:
         return ""
     per_token = "-" if result["queries_per_token"] is None else f"{result['queries_per_token']:.2f}"
+    failed = f"{result['failed']} of {result['n']} sentences failed"
+    if "constraint_met" in result:
+        met = f"{result['constraint_met']:.2f}% meet the constraint"
+        return f", {per_token} queries per output token; {met}, {failed}"
     return (
         f", {result['mean_queries']:.1f} queries ({per_token} per output token), "
-        f"{result['mean_verifier_calls']:.1f} verifier calls, {result['mean_backtracks']:.2f} backtracks; "
-        f"{result['failed']} of {result['n']} sentences failed"
+        f"{result['mean_verifier_calls']:.1f} verifier calls, {result['mean_backtracks']:.2f} backtracks; {failed}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from padir.types import Array
 
 # What only some decodes return: (trace, queries, which hypotheses failed).
 Extras = tuple[Trace | None, Queries | None, Array | None]
-# (leaves of parameters and helper, source, key, number of steps of a refinement) → (packed hypotheses, extras)
+# (leaves of parameters and helper, source, key, number of steps of a refinement; by name lengths and constraint)
+# → (packed hypotheses, extras)
 Program = Callable[..., tuple[Array, Extras]]
 
 
@@ -34,9 +36,9 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
     """
 
     @jax.jit
-    def run(leaves: list[Array], source: Array, key: Array, *steps: Array, **lengths: Array) -> tuple[Array, Extras]:
+    def run(leaves: list[Array], source: Array, key: Array, *steps: Array, **given: Any) -> tuple[Array, Extras]:
         params, helper = jax.tree.unflatten(structure, leaves)
-        options = lengths if helper is None else {**lengths, helper.role: helper}
+        options = given if helper is None else {**given, helper.role: helper}
         found = model.decode(params, source, key, decode, *steps, **options)
         return _pack(found), (found.trace, found.queries, found.failed)
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from padir.data.constraints import Constraint
 from padir.data.vocabulary import Vocabulary
 from padir.decoding import generation
+from padir.decoding.automaton import padded_size
 from padir.decoding.queries import Queries
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
@@ -153,7 +154,7 @@ class Translator(Decoder):
         Args:
           sources: the token ids of each source, ending in EOS.
           decode: the decode configuration; `default_decode` if None.
-          batch_size: the number of sources decoded at a time.
+          batch_size: the number of sources decoded at a time; fewer where the tables of a constraint are large.
           lengths: the target lengths, EOS included. A parallel model uses them in place of predicted lengths; the
             length predictor 'oracle' requires them. An autoregressive model writes exactly this many tokens, none of
             which is EOS.
@@ -165,7 +166,10 @@ class Translator(Decoder):
         decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
-        tables = None if self.constraint is None else self.constraint.tables(sources)
+        tables, room = None, (0, 0)
+        if self.constraint is not None and sources:
+            tables = self.constraint.tables(sources)
+            room, batch_size = padded_size(tables), min(batch_size, self.constraint.most_rows(tables))
         # Sources of similar length are decoded together, so that batches need little padding.
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         for start in range(0, len(order), batch_size):
@@ -173,7 +177,8 @@ class Translator(Decoder):
             given = None if lengths is None else [lengths[row] for row in rows]
             automaton = None
             if tables is not None:
-                automaton = self.constraint.automaton([tables[row] for row in rows], self.padded_rows(len(rows)))
+                of_rows = [tables[row] for row in rows]
+                automaton = self.constraint.automaton(of_rows, self.padded_rows(len(rows)), room)
             hypotheses = self.decode_ids([sources[row] for row in rows], decode, given, automaton)
             for position, row in enumerate(rows):
                 results[row] = self._detokenize(hypotheses, position, decode, sources[row])

@@ -12,6 +12,7 @@ from flax import struct
 from padir.decoding.generation import Rows
 from padir.decoding.guided import Guided
 from padir.decoding.state import Hypotheses
+from padir.decoding.verifiers import for_rows
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.prefixes import prefix_steps
@@ -94,7 +95,8 @@ def decode(
         sample_ids=(number_of_source(source)[:, None] + jnp.arange(count)).reshape(-1),
     )
     step, cache = prefix_steps(model, params, source, rows.tokens[:, :0], room)
-    found = config.sampler.generate(step, cache, rows, config.judged_by(judge.of), key)
+    judged_by = config.judged_by(for_rows(judge.of, rows, key))
+    found = config.sampler.generate(step, cache, rows, judged_by, key)
 
     def ranked(field: Array) -> Array:
         of_source = field.reshape(batch, count, *field.shape[1:])

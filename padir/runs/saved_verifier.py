@@ -23,7 +23,7 @@ from padir.decoding.verifiers import Probe
 from padir.errors import PadirError
 from padir.files.atomic import make_folder, write_text
 from padir.runs.describe import params_sha256
-from padir.types import PyTree
+from padir.types import Array, PyTree
 
 RECORD_FILE, WEIGHTS_FILE = "verifier.json", "verifier.safetensors"
 FORMAT_VERSION = 1
@@ -96,9 +96,20 @@ def _probe(folder: Path, arrays: dict[str, Any]) -> Probe:
         raise _damaged(folder, f"{WEIGHTS_FILE} has no {error}") from None
     shapes = [kernel.shape for kernel, _ in layers]
     # The outputs of each layer are the inputs of the next; the last has one output.
-    if not layers or [shape[1] for shape in shapes] != [shape[0] for shape in shapes[1:]] + [1]:
+    fit = bool(layers) and all(len(shape) == 2 for shape in shapes)
+    if not fit or [shape[1] for shape in shapes] != [shape[0] for shape in shapes[1:]] + [1]:
         raise _damaged(folder, f"kernels of shapes {shapes} are no probe")
+    for number, (kernel, bias) in enumerate(layers):
+        _check_size(folder, f"bias_{number}", bias, kernel.shape[1])
+    for name in ("mean", "scale"):
+        if name in arrays:
+            _check_size(folder, name, arrays[name], shapes[0][0])
     return Probe(layers, arrays.get("mean"), arrays.get("scale"))
+
+
+def _check_size(folder: Path, name: str, array: Array, size: int) -> None:
+    if array.shape != (size,):
+        raise _damaged(folder, f"{name} of shape {list(array.shape)} is not [{size}], as the kernels need it")
 
 
 def _damaged(folder: Path, what: str) -> PadirError:

@@ -142,7 +142,8 @@ def _of_file(path: str, translator: Translator) -> Collected:
     try:
         with np.load(path) as arrays:
             features, labels, groups = (arrays[name] for name in _ARRAYS)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    # A .npy file is read as an array, which cannot be closed (TypeError); an empty file ends too soon (EOFError).
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise PadirError(f"{path}: is no .npz file with {', '.join(_ARRAYS)} ({error})") from error
     width = translator.model.network.embed_dim
     if features.ndim != 2 or features.shape[1] != width:

@@ -136,6 +136,10 @@ def test_what_would_fit_is_found_for_gpus_too(monkeypatch):
             ["translate", "--topology=v5e-1", "--run_dir=a", "--verify_with=b"],
             "a compiler cannot know how many rounds verified decoding takes",
         ),
+        (
+            ["translate", "--topology=v5e-1", "--run_dir=a", "--constraint=b"],
+            "the program under a constraint depends on the terms of each batch",
+        ),
         (["train", "--topology=h100-8", "--num_slices=2", *TINY], "num_slices: 2 slices of GPUs do not exist"),
     ],
 )

@@ -47,6 +47,12 @@ def test_all_short_texts_match_as_in_python(pattern):
             assert accepted(automaton, text) == bool(re.fullmatch(pattern, text)), text
 
 
+def test_groups_may_be_nested_a_hundred_deep():
+    automaton = compiled(parse("(a|b" * 100 + ")*" * 100), ALPHABET)
+    assert accepted(automaton, "b" * 3 + "a")
+    assert not accepted(automaton, "b" * 3 + "Ä")
+
+
 def test_case_is_ignored_on_demand_for_letters_of_any_script():
     automaton = compiled(parse("ä[A-B]", ignore_case=True), ALPHABET)
     assert accepted(automaton, "Äb")
@@ -64,6 +70,8 @@ def test_case_is_ignored_on_demand_for_letters_of_any_script():
         ("a{b", "'{' that begins no repetition at position 1"),
         ("(a", r"not a regular expression: missing \), unterminated subpattern at position 0"),
         ("(ab){10001}", "more than 20000"),
+        ("(" * 250 + "a" + ")" * 250, "a group within 100 others at position 100|nested too deeply"),
+        ("(a|b" * 101 + ")*" * 101, "a group within 100 others at position 400"),
     ],
 )
 def test_what_is_not_supported_is_named_with_its_position(pattern, message):

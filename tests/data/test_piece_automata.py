@@ -6,7 +6,7 @@ import pytest
 from constrained_tables import CONSTRAINTS, LONGEST, SPELLINGS, VOCABULARY, outputs, table
 
 from padir.data.constraints import Constraint
-from padir.data.piece_automata import DEAD, ENDED, NEVER, START, UNREACHABLE, PieceConstraint
+from padir.data.piece_automata import DEAD, ENDED, NEVER, START, UNREACHABLE, PieceConstraint, PieceTable
 from padir.errors import PadirError
 
 
@@ -69,6 +69,17 @@ def test_terms_give_each_source_its_own_table():
 def test_an_impossible_constraint_is_one_error(spec, message):
     with pytest.raises(PadirError, match="constraint: .*" + message.replace("[", r"\[")):
         PieceConstraint(Constraint.read(spec), SPELLINGS, LONGEST)
+
+
+def test_a_source_with_too_many_terms_is_one_error():
+    words = {letter: letter * 4 + "z" for letter in "abcdefghijkl"}
+    constraint = PieceConstraint(Constraint.read({"terms": words}), [None, None, None, " ", *"abcdefghijklz"], 80)
+    assert constraint.of_source("a b c").distances[START] == 3 * 5 + 2 + 1
+    with pytest.raises(PadirError, match="terms: together with the rest it needs more than 5000 states"):
+        constraint.of_source(" ".join(words))
+    nothing = PieceTable.without_output(17)
+    assert nothing.lengths(4).tolist() == [0] * 5
+    assert nothing.distances[START] == UNREACHABLE
 
 
 def test_a_thousand_forbidden_words_share_their_states():

@@ -93,6 +93,7 @@ def test_equals_a_plain_loop(index):
         seen |= special
     # What can be special in this configuration is among the examples.
     can = {"short": config.stride > 1, "last": config.check_last}
+    can["EOS in the rewrite"] = not config.end_in_rewrite
     assert not config.quota or {name for name, possible in can.items() if possible} <= seen, seen
     # The last row only pads the batch.
     assert not np.any(jax.tree.map(lambda field: field[-1], found.queries).queries)

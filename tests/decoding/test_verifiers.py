@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import prefix_tables
 import pytest
 
 from padir.decoding.verifiers import (
@@ -13,6 +14,7 @@ from padir.decoding.verifiers import (
     RandomVerifier,
     check_threshold,
     ends_in,
+    for_rows,
     rejects,
 )
 from padir.errors import PadirError
@@ -63,6 +65,31 @@ def test_random_judgements_depend_on_the_prefix_alone():
     assert jnp.array_equal(RandomVerifier()(behind, lengths, features), judged)
     assert jnp.array_equal(RandomVerifier()(jnp.pad(tokens, ((0, 0), (0, 3))), lengths, features), judged)
     assert jnp.array_equal(RandomVerifier()(tokens[::-1], lengths[::-1], features), judged[::-1])
+
+
+def test_rows_with_other_salts_are_judged_otherwise():
+    """The same prefixes of many rows: with the same salt alike, with another one independently."""
+    tokens, lengths, features = (jnp.repeat(field[:1], 400, 0) for field in prefixes(1, 6, seed=4))
+    own = RandomVerifier(salt=jnp.arange(400, dtype=jnp.uint32) // 2)(tokens, lengths, features).reshape(200, 2)
+    assert jnp.array_equal(own[:, 0], own[:, 1]) and len(np.unique(own)) == 200
+    assert abs(float(own.mean()) - 0.5) < 5 / np.sqrt(12 * 200)
+    assert len(np.unique(RandomVerifier()(tokens, lengths, features))) == 1
+
+
+def test_rows_get_salts_by_their_numbers_and_the_key():
+    rows = prefix_tables.rows_of([[2, 3]] * 5, 4, sample_ids=[7, -8, 7, 9, 10])
+    given = rows.tokens, rows.prompt_lengths, jnp.zeros((5, 0))
+    key = jax.random.key(0)
+    for verifier in (RandomVerifier(), BlockEnd(RandomVerifier(), size=2)):
+        judged = for_rows(verifier, rows, key)(*given)
+        assert judged[0] == judged[2] and len(np.unique(judged)) == 4
+        order = jnp.array([3, 1, 0])
+        some = for_rows(verifier, jax.tree.map(lambda field, order=order: field[order], rows), key)
+        assert jnp.array_equal(some(*(field[order] for field in given)), judged[order])
+        others = for_rows(verifier, rows, jax.random.key(1))(*given)
+        assert not np.intersect1d(judged, others).size
+    probe = Probe.fresh((3,), key)
+    assert for_rows(probe, rows, key) is probe
 
 
 def test_an_exact_verifier_says_0_or_1():

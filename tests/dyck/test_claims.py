@@ -7,6 +7,10 @@ import pytest
 from padir.dyck import claims
 from padir.dyck.laws import ACTION, BACKTRACKING, WALK
 
+GAIN = "errors without a verifier minus with the trained one"
+RANDOM_GAIN = "errors that a trained verifier avoids, halved, minus those that a random one avoids"
+PERFECT = "errors with a perfect verifier minus 1.05 times those with the trained one"
+
 
 def results():
     """Results with the thesis's numbers where it has some, and round ones elsewhere."""
@@ -79,10 +83,12 @@ def test_measured_numbers():
         "errors with backtracking / without, top_p 1.0": (200 / 480, True),
         "p-value of fewer errors, paired bootstrap, top_p 1.0": (0.02, False),
         "errors without argmax / with it, top_p 0.9": (1.5, True),
-        "share of the verifier's gain that a random one has, top_p 0.9": (0.25, True),
-        "errors with a perfect verifier / with the trained one, top_p 0.9": (0.5, True),
-        "share of the verifier's gain that a random one has, top_p 1.0": (0.25, True),
-        "errors with a perfect verifier / with the trained one, top_p 1.0": (0.5, True),
+        f"{GAIN}, top_p 0.9": (60.0, True),
+        f"{RANDOM_GAIN}, top_p 0.9": (15.0, True),
+        f"{PERFECT}, top_p 0.9": (-99.0, True),
+        f"{GAIN}, top_p 1.0": (280.0, True),
+        f"{RANDOM_GAIN}, top_p 1.0": (70.0, True),
+        f"{PERFECT}, top_p 1.0": (-110.0, True),
         "distinct outputs with backtracking / without, top_p 0.9": (0.9, True),
         "distinct outputs with backtracking / without, top_p 1.0": (0.5, False),
         "share of remaining mistakes with the quota spent": (0.95, True),
@@ -97,6 +103,18 @@ def test_measured_numbers():
         assert found[text][1] is passed, text
 
 
+def test_a_verifier_that_does_harm_has_no_gain_to_share():
+    """A random one that does more harm gains a negative share of a negative gain, which is above a half."""
+    harmed = results()
+    errors = harmed["unseen"]["systems"]
+    errors["backtracking, top_p 0.9"]["mean"], errors["random verifier, top_p 0.9"]["mean"] = 250.0, 243.0
+    found = {claim.text: claim for claim in claims.all_claims(harmed)}
+    gain, of_random = found[f"{GAIN}, top_p 0.9"], found[f"{RANDOM_GAIN}, top_p 0.9"]
+    assert (gain.measured, gain.passed) == (-10.0, False)
+    # 0.5 · (240 - 250) - (240 - 243): the random verifier avoids 3 errors fewer than none, at most half of -10 is -5.
+    assert (of_random.measured, of_random.passed) == (-2.0, False)
+
+
 def test_without_errors_a_ratio_fails_and_does_not_stop_the_run():
     nothing = results()
     for row in nothing["unseen"]["systems"].values():
@@ -104,3 +122,6 @@ def test_without_errors_a_ratio_fails_and_does_not_stop_the_run():
     found = {claim.text: claim for claim in claims.all_claims(nothing)}
     ratio = found["errors with backtracking / without, top_p 0.9"]
     assert math.isnan(ratio.measured) and not ratio.passed
+    # No verifier can be better than one that leaves no errors, and none gains anything.
+    perfect, gain = (found[f"{text}, top_p 0.9"] for text in (PERFECT, GAIN))
+    assert (perfect.measured, perfect.passed) == (0.0, True) and not gain.passed

@@ -8,6 +8,7 @@ import tiny_dyck
 from padir.data.dyck import first_errors
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
+from padir.decoding.verifiers import RandomVerifier
 from padir.dyck.generator import GREEDY, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.language_model import SOURCE, model_of
 
@@ -52,6 +53,15 @@ def test_greedy_completion_of_nothing_is_the_models(generator):
     )
     np.testing.assert_array_equal(found.outputs.tokens, expected.tokens[0])
     assert found.queries[0] == found.outputs.lengths[0] == expected.predicted_lengths[0, 0]
+
+
+def test_a_random_verifier_judges_every_prompt_and_stream_anew(generator):
+    """Equal prompts, completed greedily, have equal prefixes; only judgements can tell them apart."""
+    equal = Prefixes(np.zeros((40, 7), np.int32), np.zeros(40, np.int32))
+    sampler = Backtracking(quota=6, stride=1, sampling=GREEDY)
+    one, two = generator.complete_all(equal, sampler, RandomVerifier(), streams=["one", "two"])
+    assert len(np.unique(one.outputs.tokens, axis=0)) == 1 < len(np.unique(one.backtracks))
+    assert (one.backtracks != two.backtracks).any()
 
 
 def test_completion_depends_on_the_prompts_number_and_the_stream_alone(generator, prompts):

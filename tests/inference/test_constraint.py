@@ -6,6 +6,7 @@ import pytest
 
 import padir
 from padir.data.records import PreparedSet
+from padir.decoding import automaton
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
@@ -13,6 +14,7 @@ from padir.decoding.sampling import Sampling
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation.evaluate import evaluate
+from padir.inference import constraint
 from padir.inference.translate import translate_files
 
 DECODES = {
@@ -44,13 +46,13 @@ def test_a_terminology_is_obeyed_in_every_output_and_batch(tiny, examples, terms
     translator = padir.load(getattr(tiny, kind), constraint={"terms": terms, "forbidden": ["xyzzy"]})
     sources = [example.source_ids for example in examples]
     together = translator.translate_ids(sources, decode, batch_size=len(sources))
-    constraint = translator.constraint.constraint
-    demanded = [constraint.demanded(example.source_text) for example in examples]
+    asked = translator.constraint.constraint
+    demanded = [asked.demanded(example.source_text) for example in examples]
     assert any(demanded)
     for example, translation in zip(examples, together, strict=True):
         assert translation.constraint_met
         assert not translation.failed
-        assert all(constraint.met(example.source_text, text) for text, _ in translation.hypotheses if text)
+        assert all(asked.met(example.source_text, text) for text, _ in translation.hypotheses if text)
     alone = translator.translate_ids(sources[:2], decode, batch_size=2)
     assert [each.text for each in alone] == [each.text for each in together[:2]]
 
@@ -71,8 +73,11 @@ def test_files_are_translated_and_evaluated_under_a_constraint(tiny, examples, t
     result = evaluate(
         **given, data_dir=str(tiny.data), split="validation", output_dir=str(tmp_path), name="terms", batch_size=32
     )
-    assert result["constraint_met"] == 100.0
-    assert "100.00% meet the constraint" in capsys.readouterr().out
+    assert (result["constraint_met"], result["failed"], result["queries_per_token"]) == (100.0, 0, 1.0)
+    assert (
+        "1.00 queries per output token; 100.00% meet the constraint, 0 of 32 sentences failed"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_source_without_room_fails_and_is_counted(tiny, examples):
@@ -85,6 +90,44 @@ def test_a_source_without_room_fails_and_is_counted(tiny, examples):
     assert found.constraint_met is False
     assert (found.text, found.score) == ("", float("-inf"))
     assert not found.cut_off
+
+
+@pytest.mark.parametrize("name", ["greedy", "refinement"])
+def test_a_source_with_too_many_terms_fails_alone(tiny, examples, name, capsys):
+    kind, decode = DECODES[name]
+    letters = [letter for letter in "abcdefghijklmnoprstuvw" if letter not in examples[0].source_text.split()][:12]
+    words = sorted({word.strip(".?!") for example in examples for word in example.target_text.split()}, key=len)[-12:]
+    translator = padir.load(getattr(tiny, kind), constraint={"terms": dict(zip(letters, words, strict=True))})
+    both = translator.translate([examples[0].source_text, " ".join(letters)], decode)
+    assert "a source with 12 terms gets no translation: constraint: terms: " in capsys.readouterr().err
+    assert both[0] == translator.translate([examples[0].source_text], decode)[0]
+    assert both[0].text and both[0].constraint_met
+    assert (both[1].text, both[1].failed, both[1].constraint_met) == ("", True, False)
+
+
+def test_batches_are_made_smaller_where_tables_are_large(tiny, examples, terms, monkeypatch):
+    translator = padir.load(tiny.ar, constraint={"terms": terms})
+    sources = [example.source_ids for example in examples]
+    expected = translator.translate_ids(sources)
+    sizes = []
+    monkeypatch.setattr(automaton, "MOST_ENTRIES", 1 << 15)
+    monkeypatch.setattr(constraint, "MOST_ENTRIES", 1 << 15)
+    found = translator.translate_ids(sources, done=sizes.append)
+    assert max(sizes) <= 8
+    assert [each.text for each in found] == [each.text for each in expected]
+
+
+def test_what_every_source_must_obey_is_brought_to_the_device_once(tiny):
+    given = padir.load(tiny.ar, constraint={"forbidden": ["a"]}).constraint
+    tables = given.tables([[5, 1], [6, 1], [7, 1]])
+    first = given.automaton(tables[:2], 2, (0, 0))
+    assert given.automaton(tables[2:], 2, (0, 0)) is first
+    assert given.automaton(tables, 4, (0, 0)) is not first
+
+
+def test_a_term_that_no_source_can_have_is_refused(tiny):
+    with pytest.raises(PadirError, match=r"terms: 'a☃' becomes 'a ⁇' in this model's vocabulary"):
+        padir.load(tiny.ar, constraint={"terms": {"a☃": "a"}})
 
 
 def test_what_does_not_go_together_is_refused(tiny):

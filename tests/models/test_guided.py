@@ -16,7 +16,7 @@ from padir.decoding.listed import Listed
 from padir.decoding.rejection import BlockBestOf, LocallyConstrained, TokenwiseRejection
 from padir.decoding.sampling import Sampling, log_probabilities
 from padir.decoding.value_guided import ValueGuided
-from padir.decoding.verifiers import AlwaysAccept, Probe
+from padir.decoding.verifiers import AlwaysAccept, Probe, RandomVerifier
 from padir.errors import PadirError
 from padir.models.guided import Judge, number_of_source
 from padir.types import EOS_ID
@@ -119,6 +119,24 @@ def test_what_fails_comes_last_and_is_counted():
     mixed = Judge(listed([[], [[3, EOS_ID]]]))
     found = decode(SOURCE[:1], Guided(sampler=LocallyConstrained(), num_samples=2), mixed)
     assert found.failed.tolist() == [[False, True]]
+
+
+def test_outputs_that_are_longer_than_a_row_may_be_are_not_begun():
+    """Room for three tokens: of the first source one output fits, of the second none."""
+    lists = [[[3, 4, 5, 6, EOS_ID], [3, 7, EOS_ID]], [[3, 4, 5, EOS_ID], [8, 3, 5, EOS_ID]]]
+    config = Guided(sampler=LocallyConstrained(), num_samples=4, max_length_ratio=0.0, max_length_offset=3)
+    found = decode(SOURCE[:2], config, Judge(listed(lists).repeated(4)))
+    assert found.failed.tolist() == [[False] * 4, [True] * 4]
+    assert found.tokens[0, :, :4].tolist() == [[3, 7, EOS_ID, 0]] * 4
+    assert found.predicted_lengths[1].tolist() == [0] * 4
+
+
+def test_a_random_verifier_judges_every_sample_and_source_anew():
+    """Greedy samples of equal sources have equal prefixes."""
+    config = Guided(sampler=Backtracking(quota=10, stride=1, sampling=Sampling()), num_samples=16)
+    found = decode(SOURCE, config, Judge(RandomVerifier()))
+    assert all(len(np.unique(tokens, axis=0)) == 1 for tokens in np.asarray(found.tokens))
+    assert all(len(np.unique(counts)) > 1 for counts in np.asarray(found.queries.backtracks))
 
 
 def probe(seed=1, size=MODEL.network.embed_dim):

@@ -57,6 +57,23 @@ def test_damage_is_named(tmp_path):
         load_verifier(tmp_path, GENERATOR)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mean": jnp.zeros(3)}, r"damaged.*mean of shape \[3\] is not \[4\]"),
+        # Either would be broadcast, and the probe would say something else.
+        ({"scale": jnp.ones(1)}, r"damaged.*scale of shape \[1\] is not \[4\]"),
+        ({"layers": ((jnp.zeros((4, 1)), jnp.zeros(())),)}, r"damaged.*bias_0 of shape \[\] is not \[1\]"),
+        ({"layers": ((jnp.zeros(4), jnp.zeros(1)),)}, r"damaged.*kernels of shapes \[\(4,\)\] are no probe"),
+        ({"layers": ()}, "damaged.*are no probe"),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_are_named(tmp_path, changes, message):
+    save_verifier(tmp_path, probe().replace(**changes), GENERATOR, {})
+    with pytest.raises(PadirError, match=message):
+        load_verifier(tmp_path, GENERATOR)
+
+
 def test_saving_again_replaces(tmp_path):
     save_verifier(tmp_path, probe(5, 6), GENERATOR, {})
     save_verifier(tmp_path, probe(), GENERATOR, {})

@@ -133,10 +133,15 @@ def test_features_of_the_users_own(tiny, tmp_path):
     save_examples(tmp_path / "narrow.npz", features[:, :7], labels, np.arange(1500))
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "other.npz", features=features)
+    with (tmp_path / "array.npz").open("wb") as file:
+        np.save(file, features)
+    (tmp_path / "empty.npz").touch()
     for name, message in (
         ("narrow", r"shape \[1500, 7\] are not \[n, 32\]"),
         ("text", "is no .npz file with features, labels, group"),
         ("other", "is no .npz file with features, labels, group"),
+        ("array", "is no .npz file with features, labels, group"),
+        ("empty", "is no .npz file with features, labels, group"),
         ("absent", "is no .npz file"),
     ):
         with pytest.raises(PadirError, match=message):

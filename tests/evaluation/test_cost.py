@@ -1,0 +1,28 @@
+"""What a constraint cost: queries per token, and sentences without an output."""
+
+import dataclasses
+
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.evaluation.cost import cost_under_constraint, queries_per_token
+from padir.inference.translator import Translation
+
+TRANSLATIONS = [Translation("", 0.0, 4, 8), Translation("", 0.0, 2, 4)]
+
+
+def test_queries_are_tokens_chosen_for_each_token_written():
+    assert queries_per_token(TRANSLATIONS, Refinement(num_hypotheses=1)) == (4 * 8 + 2 * 4) / 12
+    assert queries_per_token(TRANSLATIONS, Refinement(num_hypotheses=3)) == 3 * (4 * 8 + 2 * 4) / 12
+    greedy = [dataclasses.replace(each, steps_run=each.predicted_length) for each in TRANSLATIONS]
+    assert queries_per_token(greedy, Autoregressive()) == 1.0
+    assert queries_per_token(greedy, BeamSearch(beam_size=5)) == 5.0
+
+
+def test_sentences_that_failed_are_counted_and_cost_nothing():
+    failed = Translation("", float("-inf"), 3, 7, failed=True, constraint_met=False)
+    met = dataclasses.replace(TRANSLATIONS[0], constraint_met=True)
+    found = cost_under_constraint([failed, met], Refinement(num_hypotheses=1))
+    assert found == {"constraint_met": 50.0, "queries_per_token": 4.0, "failed": 1}
+    assert cost_under_constraint([failed], Refinement())["queries_per_token"] is None
+    assert cost_under_constraint(TRANSLATIONS, Refinement()) == {}
