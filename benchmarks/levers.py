@@ -191,9 +191,7 @@ def main() -> int:
     if unknown := [name for name in names if name not in LEVERS]:
         parser.error(f"--levers: unknown {unknown[0]!r}; choose from {', '.join(LEVERS)}")
     if not (options.work / "distilled").is_dir():
-        parser.error(
-            f"--work: {options.work} has no distilled corpus; run make quality first (--models=ar,padir)"
-        )
+        parser.error(f"--work: {options.work} has no distilled corpus; run make quality first (--models=ar,padir)")
     trials = Trials(options.work, options.data, options.preset, options.seconds, reverse=options.reverse)
     seconds = trials.update_seconds(names)
     updates = {name: max(round(options.seconds / seconds[name]), 5) for name in names}
