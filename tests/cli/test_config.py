@@ -256,6 +256,8 @@ def test_each_commands_configuration_lies_beside_its_result():
         "checkpoint": None,
         "theory": "out/theory.gin",
         "demo": "report/demo.gin",
+        "dyck": "out/dyck.gin",
+        "verifier": "out/verifier.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",
         "analyze_attention": "out/attention.gin",

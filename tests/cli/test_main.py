@@ -216,8 +216,8 @@ def test_every_command_names_a_function_and_its_own_example(command):
 
 def test_flags_are_the_plain_parameters():
     flags = ["run_dir", "inputs", "input_format", "input_field", "output", "output_format", "rejects"]
-    flags += ["shards", "compress", "host_index", "num_hosts", "rescore_with", "verify_with", "compute_type"]
-    flags += ["batch_size", "seed"]
+    flags += ["shards", "compress", "host_index", "num_hosts", "rescore_with", "verify_with"]
+    flags += ["verifier", "constraint", "compute_type", "batch_size", "seed"]
     assert list(cli.flags_of(COMMANDS["translate"])) == flags
     assert "decode" not in cli.flags_of(COMMANDS["evaluate"]) and "limit" in cli.flags_of(COMMANDS["distill"])
 

@@ -10,6 +10,7 @@ from numerics import assert_close, assert_same
 
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import Sampling
 from padir.errors import PadirError
@@ -149,6 +150,6 @@ def test_samples_follow_the_key_and_differ(params, sources):
 
 
 def test_another_models_configuration_is_refused(params, sources):
-    assert DECODE_CONFIGS[AutoregressiveModel] == (Autoregressive, BeamSearch)
-    with pytest.raises(PadirError, match="Refinement does not fit an AutoregressiveModel; use Autoregressive or BeamS"):
+    assert DECODE_CONFIGS[AutoregressiveModel] == (Autoregressive, BeamSearch, Guided)
+    with pytest.raises(PadirError, match="Refinement does not fit an AutoregressiveModel; use Autoregressive, BeamS"):
         MODEL.decode(params, sources, KEY, Refinement())
