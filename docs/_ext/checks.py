@@ -32,7 +32,8 @@ def _skip_others(app: Sphinx, what: str, name: str, found: Any, skip: bool, opti
     """Leaves out what a module imports, its constants, and fields, which "Attributes" of their class describes."""
     function = getattr(found, "fget", getattr(found, "__func__", found))
     if inspect.isroutine(function) or inspect.isclass(function):
-        return None if function.__module__.split(".")[0] == "padir" else True
+        # What Python itself makes of an enumeration has no module.
+        return None if (getattr(function, "__module__", None) or "").split(".")[0] == "padir" else True
     return True
 
 

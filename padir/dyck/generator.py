@@ -87,7 +87,11 @@ class Completed:
       outputs: prompt and completion.
       failed: bool, for which a sampler found nothing.
       valid: bool, whether prompt and completion are a word and EOS.
-      queries, verifier_calls, decoder_passes, backtracks, erased: int32.
+      queries: int32, as are the counts that follow.
+      verifier_calls: prefixes that were judged.
+      decoder_passes: passes of the language model.
+      backtracks: how often tokens were erased.
+      erased: tokens discarded.
     """
 
     outputs: Prefixes

@@ -110,7 +110,7 @@ def total_variation(one: Levels, other: Levels) -> float:
 
 
 @dataclass(frozen=True)
-class BlockLaw:
+class SamplerLaw:
     """What a sampler that accepts or rejects blocks of tokens does.
 
     Attributes:
@@ -125,7 +125,7 @@ class BlockLaw:
     queries: float
 
 
-def block_law(tree: PrefixTree, values: Levels, block: int = 1, candidates: int | None = None) -> BlockLaw:
+def block_law(tree: PrefixTree, values: Levels, block: int = 1, candidates: int | None = None) -> SamplerLaw:
     """The law of blockwise rejection, and of block best-of-n.
 
     At each prefix, blocks are drawn until one is accepted. With blocks of one token this is tokenwise rejection
@@ -151,4 +151,4 @@ def block_law(tree: PrefixTree, values: Levels, block: int = 1, candidates: int 
         queries += float(np.sum(block * (reach * draws)[alive]))
         found = reach if candidates is None else reach * (1.0 - (1.0 - rate) ** candidates)
         reach = (np.where(alive, found / rate, 0.0))[start] * weights
-    return BlockLaw(reach, 1.0 - float(np.sum(reach)), queries)
+    return SamplerLaw(reach, 1.0 - float(np.sum(reach)), queries)

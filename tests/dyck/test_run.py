@@ -45,7 +45,7 @@ SAMPLER = inducing.sampler_of(1, 2)
 def test_what_it_writes(made):
     folder, result = made
     written = json.loads((folder / "dyck.json").read_text(encoding="utf-8"))
-    assert written["claims"] == result["claims"] and len(written["claims"]) == 28
+    assert written["claims"] == result["claims"] and len(written["claims"]) == 30
     assert list(written["facts"]["phase_seconds"]) == [
         *("language_model", "verifier", "inducing", "unseen", "diversity", "value", "laws"),
     ]
