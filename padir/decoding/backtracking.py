@@ -114,6 +114,7 @@ class Backtracking:
         )
 
         def step(state: BacktrackingState) -> BacktrackingState:
+            """One pass: judges the last token of every row, then appends a token or erases some."""
             last = last_tokens(state.tokens, state.lengths)
             log_probs, features, cache = step_fn(last, state.lengths, state.cache)
             checked = ~state.done & state.unchecked & (state.quota > 0)

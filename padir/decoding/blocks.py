@@ -130,6 +130,7 @@ def generate(
     """The loop over blocks; arguments and result as for every sampler."""
 
     def step(state: BlockState) -> BlockState:
+        """One pass: judges candidates that have ended, then appends a token to every row."""
         log_probs, features, cache = step_fn(last_tokens(state.tokens, state.lengths), state.lengths, state.cache)
         # The pass at a block's beginning serves all its candidates.
         state = state.replace(

@@ -120,6 +120,7 @@ def constrained(step_fn: StepFn, automaton: Automaton, *, ends_early: bool = Fal
     """
 
     def step(last: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
+        """`step_fn` with what the automaton forbids at -inf, and the states in the cache."""
         position, before = cache.position, cache.progress
         # Nothing has been written before the first step.
         states = jnp.where(position > 0, automaton.after(before.states, last), before.states)

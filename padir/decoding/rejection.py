@@ -236,6 +236,7 @@ class LocallyConstrained:
         )
 
         def step(state: ConstrainedState) -> ConstrainedState:
+            """One pass: appends an acceptable token to every row that has one."""
             log_probs, features, cache = step_fn(last_tokens(state.tokens, state.lengths), state.lengths, state.cache)
             running, possible = ~state.done, log_probs > -jnp.inf
             judgements = judge(state.tokens, state.lengths, features)[1]
