@@ -13,8 +13,8 @@ from padir.errors import PadirError
 _LIKELIEST = jax.jit(likeliest)
 
 
-def automaton_of(tables, rows=None):
-    return Automaton.of(tables, rows or len(tables), vocab_size=VOCABULARY + 3, longest=LONGEST)
+def automaton_of(tables, rows=None, room=(0, 0)):
+    return Automaton.of(tables, rows or len(tables), vocab_size=VOCABULARY + 3, longest=LONGEST, room=room)
 
 
 def logits_of(rows, seed=0):
@@ -77,6 +77,12 @@ def test_rows_that_pad_a_batch_have_a_table_too():
     assert (automaton.distances[:, 0] == UNREACHABLE).all()
 
 
-def test_tables_that_are_too_large_are_refused():
+def test_room_that_would_be_too_large_is_left_out():
+    assert automaton_of([table(CONSTRAINTS[0])], room=(1 << 14, 1 << 14)).steps.shape == (1, 32, 128)
+    assert automaton_of([table(CONSTRAINTS[0])], room=(64, 256)).steps.shape == (1, 64, 256)
+
+
+def test_tables_that_are_too_large_are_refused(monkeypatch):
+    monkeypatch.setattr("padir.decoding.automaton.MOST_ENTRIES", 32 * 128 - 1)
     with pytest.raises(PadirError, match="decode smaller batches, or use fewer phrases"):
-        Automaton.of([table(CONSTRAINTS[0])], 1, vocab_size=9, longest=LONGEST, room=(1 << 14, 1 << 14))
+        automaton_of([table(CONSTRAINTS[0])])
