@@ -88,12 +88,12 @@ class RejectionSampling(_BlockSampler):
 
     Attributes:
       budget: queries of a row after which it fails.
-      threshold: an output is rejected if its judgement lies below.
+      threshold: an output is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn.
     """
 
     budget: int = 10_000
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     @property
@@ -107,12 +107,12 @@ class TokenwiseRejection(_BlockSampler):
 
     Attributes:
       max_trials: draws of one token after which the row fails; of a dead end, where nothing is acceptable, all do.
-      threshold: a prefix is rejected if its judgement lies below.
+      threshold: a prefix is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn.
     """
 
     max_trials: int = 1000
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     @property
@@ -129,7 +129,7 @@ class BlockRejection(_BlockSampler):
       max_trials: candidates for one block.
       keep_last: whether the last of them goes on although it is rejected; otherwise the row fails.
       max_blocks: blocks after which a row is complete; None for no limit.
-      threshold: a prefix is rejected if its judgement lies below.
+      threshold: a prefix is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn.
     """
 
@@ -137,7 +137,7 @@ class BlockRejection(_BlockSampler):
     max_trials: int = 1000
     keep_last: bool = False
     max_blocks: int | None = None
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     @property
@@ -199,11 +199,11 @@ class LocallyConstrained:
     the likeliest acceptable ones. A row fails where no token is acceptable.
 
     Attributes:
-      threshold: a continuation is rejected if its judgement lies below.
+      threshold: a continuation is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn among the acceptable ones.
     """
 
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     def __post_init__(self):

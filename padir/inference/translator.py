@@ -252,7 +252,7 @@ def load(
     judge = None
     if verifier is not None:
         is_folder = isinstance(verifier, str | os.PathLike)
-        judge = Judge(load_verifier(verifier, opened.params) if is_folder else verifier)
+        judge = Judge(*load_verifier(verifier, opened.params)) if is_folder else Judge(verifier)
     options = {"step": opened.step, "seed": seed, "helper": helper, "judge": judge, "compute_type": compute_type}
     options["constraint"] = None if constraint is None else Constraint.read(constraint)
     return Translator(opened.model, opened.params, own, **options)

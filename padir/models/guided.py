@@ -12,7 +12,7 @@ from flax import struct
 from padir.decoding.generation import Rows
 from padir.decoding.guided import Guided
 from padir.decoding.state import Hypotheses
-from padir.decoding.verifiers import for_rows
+from padir.decoding.verifiers import THRESHOLD, for_rows, with_threshold
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.prefixes import prefix_steps
@@ -26,11 +26,15 @@ class Judge:
     Attributes:
       of: a `Verifier` that is a pytree. Samplers that weigh all next tokens at once take its `values`, a
         `ValueFunction`.
+      layer: the decoder layer whose hidden states it reads; see `prefixes.features_of` (static).
+      threshold: below which samplers reject that have no threshold of their own (static).
     """
 
     role: ClassVar[str] = "judge"
 
     of: PyTree
+    layer: int | None = struct.field(pytree_node=False, default=None)
+    threshold: float = struct.field(pytree_node=False, default=THRESHOLD)
 
     @property
     def knows_values(self) -> bool:
@@ -94,9 +98,9 @@ def decode(
         live=jnp.repeat(source_lengths > 0, count),
         sample_ids=(number_of_source(source)[:, None] + jnp.arange(count)).reshape(-1),
     )
-    step, cache = prefix_steps(model, params, source, rows.tokens[:, :0], room)
+    step, cache = prefix_steps(model, params, source, rows.tokens[:, :0], room, judge.layer)
     judged_by = config.judged_by(for_rows(judge.of, rows, key))
-    found = config.sampler.generate(step, cache, rows, judged_by, key)
+    found = with_threshold(config.sampler, judge.threshold).generate(step, cache, rows, judged_by, key)
 
     def ranked(field: Array) -> Array:
         of_source = field.reshape(batch, count, *field.shape[1:])

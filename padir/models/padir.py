@@ -71,7 +71,10 @@ class _Padir(nnx.Module):
         if model.rejecter:
             self.rejecter = Rejecter(features, rngs)
         if model.causal_stage:
-            self.causal_relpos_bias = RelativePositionBias(model.network.num_heads, bidirectional=False, rngs=rngs)
+            network = model.network
+            self.causal_relpos_bias = RelativePositionBias(
+                network.num_heads, bidirectional=False, num_buckets=network.relative_buckets, rngs=rngs
+            )
         if model.self_conditioning:
             # Small at first, so that a warm start is hardly disturbed; zeros would grow too slowly with Adafactor.
             self.self_conditioning = Dense(

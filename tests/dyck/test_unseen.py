@@ -35,11 +35,11 @@ def test_small_statistics():
 def test_every_setting_of_the_thesis_is_there():
     named = systems(CONFIG, tiny_dyck.probe())
     assert {name: (of.quota, of.stride, of.threshold, of.rewrite_greedily) for name, (of, _) in named.items()} == {
-        **{f"baseline, top_p {p}": (0, 4, 0.5, True) for p in (0.9, 1.0)},
-        **{f"backtracking, top_p {p}": (4, 4, 0.5, True) for p in (0.9, 1.0)},
+        **{f"baseline, top_p {p}": (0, 4, None, True) for p in (0.9, 1.0)},
+        **{f"backtracking, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
         **{f"random verifier, top_p {p}": (4, 4, 0.1, True) for p in (0.9, 1.0)},
-        **{f"perfect verifier, top_p {p}": (4, 4, 0.5, True) for p in (0.9, 1.0)},
-        "backtracking without argmax, top_p 0.9": (4, 4, 0.5, False),
+        **{f"perfect verifier, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
+        "backtracking without argmax, top_p 0.9": (4, 4, None, False),
     }
     assert named["baseline, top_p 0.9"][0].sampling.top_p == 0.9
     assert named["baseline, top_p 1.0"][0].sampling.top_p is None

@@ -288,7 +288,10 @@ class TestMisfits:
                 {"feed_forward_proj": "gated-silu"},
                 "feed_forward_proj 'gated-silu' is not supported; only relu, gated-gelu",
             ),
-            ({"relative_attention_num_buckets": 64}, "relative_attention_num_buckets 64 is not supported; only 32"),
+            (
+                {"relative_attention_max_distance": 64},
+                "relative_attention_max_distance 64 is not supported; only 128",
+            ),
             ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon 1e-05 is not supported; only 1e-06"),
             ({"decoder_start_token_id": 3}, "decoder_start_token_id 3 is not supported; only 0"),
             ({"d_ff": None}, "has no 'd_ff'"),

@@ -36,11 +36,14 @@ def decode(source, config, judge, key=KEY):
 
 @jax.jit
 def teacher_forced(source, targets):
-    """Log-probabilities and hidden states of all prefixes of targets [N, L] of one source a row: [N, L + 1, …]."""
+    """Log-probabilities and hidden states of all prefixes of targets [N, L] of one source a row: [N, L + 1, …].
+
+    And hidden states of each layer [N, layers, L + 1, E].
+    """
     network = MODEL.module(PARAMS).network
     plan = network.plan(MODEL.encode(network, source), source, targets.shape[1] + 1)
-    hidden = network.decode(jnp.pad(targets, ((0, 0), (1, 0))), plan).hidden
-    return log_probabilities(network.logits(hidden), MODEL.ids), hidden
+    output = network.decode(jnp.pad(targets, ((0, 0), (1, 0))), plan, keep_layers=True)
+    return log_probabilities(network.logits(output.hidden), MODEL.ids), output.hidden, output.layer_hidden
 
 
 def listed(lists, length=5):
@@ -153,6 +156,21 @@ def test_a_probe_reads_the_states_of_the_prefixes_it_judges():
     assert (judgements[written] > -1e-4).all() and written.sum() > 40
     # It had something to object to.
     assert found.queries.erased.sum() > 40
+
+
+def test_a_verifiers_own_layer_and_threshold():
+    """Tokenwise rejection accepts what a probe of the first layer gives a log-odds of 1 or more."""
+    config, odds = Guided(sampler=TokenwiseRejection(max_trials=50), num_samples=8), 1.0
+    judge = Judge(probe(), layer=1, threshold=float(jax.nn.sigmoid(odds)))
+    found = decode(SOURCE, config, judge)
+    tokens = found.tokens.reshape(32, -1)
+    layers = teacher_forced(jnp.repeat(SOURCE, 8, 0), tokens)[2]
+    judgements = np.stack([probe().log_odds(layers[:, 0, at]) for at in range(1, tokens.shape[1] + 1)], axis=1)
+    written = np.asarray(tokens > 0)
+    assert (judgements[written] > odds - 1e-4).all() and written.sum() > 20
+    # A sampler with a threshold of its own keeps it.
+    own = decode(SOURCE, dataclasses.replace(config, sampler=TokenwiseRejection(50, threshold=0.0)), judge)
+    assert own.queries.erased.sum() == 0
 
 
 @pytest.mark.parametrize("sampler", [Backtracking(stride=2), BlockBestOf(candidates=3), TokenwiseRejection(50)])
