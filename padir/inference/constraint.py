@@ -12,7 +12,6 @@ from padir.data.piece_automata import PieceConstraint, PieceTable
 from padir.data.vocabulary import Vocabulary
 from padir.decoding import constrained
 from padir.decoding.automaton import MOST_ENTRIES, Automaton, padded_size
-from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
@@ -50,12 +49,8 @@ class SourceConstraint:
         """Raises PadirError if a constraint does not go with this decode configuration."""
         if isinstance(decode, Refinement):
             constrained.check_refinement(decode)
-        elif isinstance(decode, Autoregressive | BeamSearch):
+        elif isinstance(decode, BeamSearch):
             constrained.check(decode)
-        else:
-            raise PadirError(
-                f"constraint: does not go with {type(decode).__name__}; use Autoregressive, BeamSearch or Refinement"
-            )
 
     def tables(self, sources: Sequence[Sequence[int]]) -> list[PieceTable]:
         """What each source's translation must obey; sources are token ids.

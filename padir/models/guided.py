@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from padir.decoding import constrained
+from padir.decoding.automaton import Automaton
+from padir.decoding.constrained import Track
 from padir.decoding.generation import Rows
 from padir.decoding.guided import Guided
 from padir.decoding.state import Hypotheses
@@ -65,7 +68,13 @@ def check(config: Guided, judge: Judge | None, *, has_lengths: bool = False) -> 
 
 
 def decode(
-    model: BaseModel, params: PyTree, source: Array, key: Array, config: Guided, judge: Judge | None
+    model: BaseModel,
+    params: PyTree,
+    source: Array,
+    key: Array,
+    config: Guided,
+    judge: Judge | None,
+    constraint: Automaton | None = None,
 ) -> Hypotheses:
     """Translates a batch.
 
@@ -77,6 +86,8 @@ def decode(
         a translation depends on neither its neighbours nor padding, and different sources get different noise.
       config: sampler and lengths (static).
       judge: who judges; rows are [B · num_samples], those of a source are neighbours.
+      constraint: of B rows, what each source's translation must obey: the generator is then the locally constrained
+        model. A source without such an output fails, at no cost.
 
     Returns:
       `Hypotheses` with K = num_samples and L = max_target_length, best first: those that failed come last. They hold
@@ -91,14 +102,20 @@ def decode(
     source_lengths = (source != PAD_ID).sum(-1)
     # What a row may write depends on its own source alone, never on the bucket it is padded to.
     limits = jnp.minimum(config.max_length(source_lengths, model.max_target_length), room)
+    live = source_lengths > 0
+    possible = jnp.ones_like(live) if constraint is None else constraint.fewest() <= limits
     rows = Rows(
         tokens=jnp.full((batch * count, room), PAD_ID, jnp.int32),
         prompt_lengths=jnp.zeros((batch * count,), jnp.int32),
         limits=jnp.repeat(limits, count),
-        live=jnp.repeat(source_lengths > 0, count),
+        live=jnp.repeat(live & possible, count),
         sample_ids=(number_of_source(source)[:, None] + jnp.arange(count)).reshape(-1),
     )
     step, cache = prefix_steps(model, params, source, rows.tokens[:, :0], room, judge.layer)
+    if constraint is not None:
+        every = constraint.repeat(count)
+        step = constrained.constrained_prefixes(step, every)
+        cache = cache.replace(progress=Track.empty(every, rows.limits, room + 1))
     judged_by = config.judged_by(for_rows(judge.of, rows, key))
     found = with_threshold(config.sampler, judge.threshold).generate(step, cache, rows, judged_by, key)
 
@@ -110,7 +127,7 @@ def decode(
     order = jnp.lexsort((-scores.reshape(batch, count), found.failed.reshape(batch, count)), axis=-1)
     tokens = jnp.pad(found.tokens, ((0, 0), (0, model.max_target_length - room)))
     lengths = ranked(found.lengths)
-    return Hypotheses(
+    hypotheses = Hypotheses(
         tokens=ranked(tokens),
         scores=ranked(scores),
         predicted_lengths=lengths,
@@ -119,6 +136,7 @@ def decode(
         queries=jax.tree.map(ranked, found.queries),
         failed=ranked(found.failed),
     )
+    return hypotheses if constraint is None else constrained.with_failed(hypotheses, live, possible)
 
 
 def number_of_source(source: Array) -> Array:

@@ -169,7 +169,7 @@ def test_a_layer_and_a_threshold(tiny, tmp_path, translator, examples):
     other = collect(translator, examples, valid_translations, PLAIN, batch_size=32, seed=0)
     np.testing.assert_array_equal(found.labels, other.labels)
     assert np.abs(found.features - other.features).max() > 0.1
-    with pytest.raises(PadirError, match="layer: 5 is none of the decoder's, 1 to 2"):
+    with pytest.raises(PadirError, match="layer: 5 is none of the decoder's, 1 to 1"):
         train_verifier(**options, output_dir=str(tmp_path / "no"), layer=5)
     with pytest.raises(PadirError, match=r"threshold: 2.0 is not in \[0, 1\]"):
         train_verifier(**options, output_dir=str(tmp_path / "no"), threshold=2.0)
