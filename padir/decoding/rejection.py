@@ -22,6 +22,7 @@ from flax import struct
 from padir.checks import whole
 from padir.decoding import blocks
 from padir.decoding.blocks import Block, BlockPlan
+from padir.decoding.children import ByPasses, children
 from padir.decoding.generation import (
     Generated,
     PrefixStepFn,
@@ -210,14 +211,17 @@ class LocallyConstrained:
         check_threshold("LocallyConstrained.threshold", self.threshold)
         _check_sampling("LocallyConstrained", self.sampling)
 
-    def generate(self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: ValueFunction, key: Array) -> Generated:
+    def generate(
+        self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: ValueFunction | ByPasses, key: Array
+    ) -> Generated:
         """Writes token after token until every row is complete or at a dead end.
 
         Args:
           step_fn: the generator.
           cache: with the prompts' keys and values, and room for START and L tokens.
           rows: prompts and limits, [N, …].
-          judge: what judges all continuations of a prefix at once. Each that the generator allows counts as a call.
+          judge: what judges all continuations of a prefix at once, or `ByPasses`. Each that the generator allows counts
+            as a call.
           key: [] randomness.
 
         Returns:
@@ -239,7 +243,8 @@ class LocallyConstrained:
             """One pass: appends an acceptable token to every row that has one."""
             log_probs, features, cache = step_fn(last_tokens(state.tokens, state.lengths), state.lengths, state.cache)
             running, possible = ~state.done, log_probs > -jnp.inf
-            judgements = judge(state.tokens, state.lengths, features)[1]
+            prefixes = state.tokens, state.lengths, rows.limits
+            judgements, passes, judged = children(judge, step_fn, cache, *prefixes, features, log_probs)
             fine = possible & ~rejects(judgements, self.threshold)
             failed = running & ~fine.any(axis=-1)
             writing = running & ~failed
@@ -255,10 +260,10 @@ class LocallyConstrained:
                 failed=state.failed | failed,
                 queries=account.replace(
                     queries=account.queries + writing,
-                    verifier_calls=account.verifier_calls + jnp.where(running, possible.sum(axis=-1), 0),
-                    decoder_passes=account.decoder_passes + running,
+                    verifier_calls=account.verifier_calls + jnp.where(running, judged, 0),
+                    decoder_passes=account.decoder_passes + running * (1 + passes),
                 ),
-                batch_steps=state.batch_steps + 1,
+                batch_steps=state.batch_steps + 1 + passes,
                 cache=cache,
             )
 

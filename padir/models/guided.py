@@ -15,6 +15,7 @@ from padir.decoding.constrained import Track
 from padir.decoding.generation import Rows
 from padir.decoding.guided import Guided
 from padir.decoding.state import Hypotheses
+from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verifiers import THRESHOLD, for_rows, with_threshold
 from padir.errors import PadirError
 from padir.models.base import BaseModel
@@ -49,8 +50,8 @@ def check(config: Guided, judge: Judge | None, *, has_lengths: bool = False) -> 
     """Refuses a sampler that has nobody, or the wrong one, to judge what it generates, and given lengths.
 
     Raises:
-      PadirError: there is no judge, or one that knows no values of next tokens where the sampler weighs them, or
-        lengths are given.
+      PadirError: there is no judge, or one that knows no values of next tokens where a walk weighs all of them or
+        tokens are drawn against a bound, or lengths are given.
     """
     sampler = type(config.sampler).__name__
     if has_lengths:
@@ -60,10 +61,17 @@ def check(config: Guided, judge: Judge | None, *, has_lengths: bool = False) -> 
             f"decode: {sampler} generates under a verifier, and there is none; give --verifier=DIR, the folder that "
             "`padir verifier` wrote, or use Autoregressive"
         )
-    if config.weighs_next_tokens and not judge.knows_values:
+    if judge.knows_values or not config.weighs_next_tokens:
+        return
+    if isinstance(config.sampler, ValueGuided):
         raise PadirError(
-            f"decode: {sampler} weighs every next token, but a verifier that was trained on prefixes judges only what "
-            "has been written; use Backtracking, TokenwiseRejection or BlockBestOf, or a Listed verifier"
+            "decode: ValueGuided.children = 'all' weighs every next token, but a verifier that was trained on prefixes "
+            "judges only what has been written; set it to 'proposal', or use a Listed verifier"
+        )
+    if getattr(config.sampler, "bound", None) is not None:
+        raise PadirError(
+            "decode: ActionValueGuided.bound draws tokens again at no cost where all values are known, but here each "
+            "takes a decoder pass; set it to None"
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_models
 
+from padir.decoding.action_guided import ActionValueGuided
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.guided import Guided
@@ -194,6 +195,31 @@ def test_a_translation_depends_on_its_source_alone(sampler):
     np.testing.assert_array_equal(together.queries.queries, together.predicted_lengths + together.queries.erased)
 
 
+@pytest.mark.parametrize("weighed", [4, 1000])
+def test_a_trained_verifier_weighs_the_likeliest_next_tokens(weighed):
+    """The shares of a first token: those of the generator times the probe's judgements of the weighed tokens."""
+    count, width = 3000, MODEL.ids.vocab_size
+    source, judge = SOURCE[:1], Judge(probe(), threshold=0.4)
+    empty = jnp.zeros((1, 10), jnp.int32)
+    log_probs = np.asarray(teacher_forced(source, empty)[0])[0, 0]
+    texts = jnp.zeros((width, 10), jnp.int32).at[:, 0].set(jnp.arange(width))
+    said = np.asarray(jax.nn.sigmoid(probe().log_odds(teacher_forced(jnp.repeat(source, width, 0), texts)[1][:, 1])))
+    likeliest = np.argsort(-log_probs)[:weighed]
+    base = np.where(np.isin(np.arange(width), likeliest), np.exp(log_probs), 0.0)
+    for sampler, law in (
+        (ActionValueGuided(), base * said),
+        (LocallyConstrained(), base * (said >= 0.4)),
+    ):
+        found = decode(source, Guided(sampler=sampler, num_samples=count, weighed=weighed), judge)
+        shares = np.bincount(np.asarray(found.tokens)[0, :, 0], minlength=width) / count
+        assert np.abs(shares - law / law.sum()).max() < 5 * np.sqrt(0.25 / count)
+        assert (shares[law == 0] == 0).all()
+        # Each position takes its pass and one for every token that is weighed; none of these is a query.
+        passes = min(weighed, width) + 1
+        np.testing.assert_array_equal(found.steps_run, np.asarray(found.queries.queries + found.failed) * passes)
+        np.testing.assert_array_equal(found.queries.erased, 0)
+
+
 def test_sources_have_numbers_of_their_own():
     sources = tiny_models.rows(200, 9, seed=3)
     numbers = number_of_source(sources)
@@ -208,8 +234,12 @@ def test_sources_have_numbers_of_their_own():
     ("options", "config", "message"),
     [
         ({}, Guided(), "generates under a verifier, and there is none; give --verifier=DIR"),
-        ({"judge": Judge(probe())}, Guided(sampler=LocallyConstrained()), "weighs every next token"),
-        ({"judge": Judge(probe())}, Guided(sampler=ValueGuided()), "weighs every next token"),
+        ({"judge": Judge(probe())}, Guided(sampler=ValueGuided()), "set it to 'proposal', or use a Listed verifier"),
+        (
+            {"judge": Judge(probe())},
+            Guided(sampler=ActionValueGuided(bound=1.0)),
+            "takes a decoder pass; set it to None",
+        ),
         ({"judge": Judge(probe()), "lengths": jnp.ones(4, jnp.int32)}, Guided(), "leave the lengths"),
     ],
 )
