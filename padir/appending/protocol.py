@@ -106,6 +106,11 @@ def block_best_of(
     return Setting(thesis.block_name(candidates, top_p, temperature), sampler)
 
 
+def names_of(run: int, count: int = 10) -> list[str]:
+    """The functions of a run: random names, the same for all settings."""
+    return append_tests.random_names(count, _random(run, "names"))
+
+
 def completions(
     model: TextModel,
     setting: Setting,
@@ -135,7 +140,7 @@ def completions(
     """
     if setting.asks and judge is None:
         raise PadirError(f"{setting.name}: asks a verifier, and there is none; give a judge")
-    names = append_tests.random_names(10, _random(run, "names")) if names is None else names
+    names = names_of(run) if names is None else names
     sample = stepwise.block_best_of if isinstance(setting.sampler, BlockBestOf) else stepwise.backtracking
     for name in names:
         for repeat in range(repeats):
