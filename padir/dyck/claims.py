@@ -22,8 +22,8 @@ _UNCHECKED = (
     "thesis's numbers are of a program that checks them, see the claims with rewritten tokens checked"
 )
 _ALIKE = (
-    "only 2 to 8 tokens are missing, a backtrack writes up to 4 of them greedily, and this verifier objects several times "
-    "as often as a perfect one"
+    "only 2 to 8 tokens are missing, a backtrack writes up to 4 of them greedily, and this verifier objects several "
+    "times as often as a perfect one"
 )
 
 
