@@ -47,6 +47,8 @@ EXTRAS = {
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.
     "cuda": ["jax[cuda12]>=0.10"],
     "cuda13": ["jax[cuda13]>=0.10"],
+    # Pretrained code models under a verifier (`padir.interop.causal_lm`).
+    "transformers": ["transformers>=4.56", "torch>=2.6"],
     # `make docs`. jinja2 also renders the pages of results (docs/figures.py).
     "docs": [
         "sphinx>=8",

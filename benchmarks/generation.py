@@ -256,7 +256,7 @@ def main() -> None:
     teacher = load(options.teacher)
     test = PreparedSet.open(options.data).split("test")
     examples = test.read(range(min(options.sentences or len(test), len(test))))
-    trained = load_verifier(options.verifier, teacher.params)
+    trained = load_verifier(options.verifier, teacher.params).probe
     rows = measured(Bench(teacher, examples, options.batch), trained, options.seeds, options.temperature)
     result = {
         "facts": run_facts(),

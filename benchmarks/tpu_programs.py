@@ -30,10 +30,12 @@ from padir.compilation.programs import Decode, Update, compiled
 from padir.compilation.topologies import named
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.order import EasyFirst
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskNothing
 from padir.decoding.stopping import StopNever
+from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verified import Verified
 from padir.files.atomic import write_text
 from padir.models.autoregressive import AutoregressiveModel
@@ -88,6 +90,14 @@ VERIFIED = {
     )
     for beam in (1, 3)
 }
+# Loops under a judge or a constraint: (decode, whether a linear probe judges, states and classes of the table that is
+# obeyed). How often a loop turns is not known, so the cycles of one turn are stated.
+GUIDED: dict[str, tuple[DecodeConfig, bool, tuple[int, int] | None]] = {
+    "backtracking 4, 4": (Guided(**ROOM), True, None),
+    "VGB, proposals": (Guided(**ROOM, sampler=ValueGuided(children="proposal")), True, None),
+    "AR greedy, constrained": (Autoregressive(**ROOM), False, (512, 512)),
+    "backtracking 4, 4, constrained": (Guided(**ROOM), True, (512, 512)),
+}
 ONE_DEVICE = ("v3-8", "v4-8", "v5e-1", "v5p-8", "v6e-1", "tpu7x-8")
 SHORTCUTS_ON = ("v5e-1", "v6e-1")
 VERIFIED_ON = ("v3-8", "v5e-1", "v6e-1")
@@ -138,6 +148,21 @@ def shortcut(topology: str, name: str) -> dict[str, Any]:
     return {"fits": True, "estimated_cycles": cycles}
 
 
+def guided(topology: str, name: str) -> dict[str, Any]:
+    """The estimated cycles of one of `GUIDED` for one sentence: outside its loop, and of one turn of that."""
+    decode, judged, constraint = GUIDED[name]
+    program = Decode(decoding_model(decode), decode, 1, LENGTH, 1, judged=judged, constraint=constraint)
+    found = analyse(compiled(lambda: program.lower(named(topology))).text, 1)
+    of_turn = max(loop.cycles for loop in found.loops)
+    return {
+        "fits": True,
+        "tokens": LENGTH,
+        "estimated_cycles": found.once + LENGTH * of_turn,
+        "cycles_outside": found.once,
+        "cycles_of_a_turn": of_turn,
+    }
+
+
 def verified(topology: str, name: str) -> dict[str, Any]:
     """The estimated cycles of one of `VERIFIED` for one sentence: up to the end of the first round, of another."""
     decode = VERIFIED[name]
@@ -185,6 +210,10 @@ def main() -> None:
     jobs |= {
         f"{name}, {topology}": functools.partial(verified, topology, name)
         for topology, name in itertools.product(VERIFIED_ON, VERIFIED)
+    }
+    jobs |= {
+        f"{name}, {topology}": functools.partial(guided, topology, name)
+        for topology, name in itertools.product(SHORTCUTS_ON, GUIDED)
     }
     jobs |= {
         f"training {kind}, {name}, {TRAINING_ON}": functools.partial(training, name, kind)

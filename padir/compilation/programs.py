@@ -15,11 +15,14 @@ from jax.sharding import Mesh, NamedSharding
 
 from padir import rng
 from padir.compilation.topologies import Topology
+from padir.decoding.automaton import Automaton
 from padir.decoding.refinement import Refinement
+from padir.decoding.verifiers import Probe
 from padir.errors import PadirError
 from padir.inference.decoder import on_devices
 from padir.inference.program import decode_program
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.guided import Judge
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.verification import Verifier
 from padir.nn.fastest_type import resolved_for_training
@@ -188,6 +191,8 @@ class Decode:
       compute_type: what factors of products with weights are rounded to.
       given_lengths: whether target lengths are arguments of the program, as in benchmarks.
       verifier: of verified decoding, the model that verifies.
+      judged: of generation under a verifier, whether a linear probe judges.
+      constraint: of constrained decoding, states and classes of tokens of the table that all rows share; None without.
     """
 
     model: Model
@@ -198,6 +203,8 @@ class Decode:
     compute_type: str | None = None
     given_lengths: bool = False
     verifier: AutoregressiveModel | None = None
+    judged: bool = False
+    constraint: tuple[int, int] | None = None
 
     def lower(self, topology: Topology) -> jax.stages.Lowered:
         """Traces it for the first devices of `topology`."""
@@ -212,6 +219,9 @@ class Decode:
             return jax.eval_shape(lambda: model.for_decoding(model.init(0), self.compute_type))
 
         helper = None if self.verifier is None else Verifier(self.verifier, prepared(self.verifier))
+        if self.judged:
+            width = self.model.network.embed_dim
+            helper = jax.eval_shape(lambda: Judge(Probe.fresh((width,), jax.random.key(0))))
         leaves, structure = jax.tree.flatten((prepared(self.model), helper))
         everywhere = sharding.replicated(mesh)
         decode, steps = on_devices(self.decode, self.devices), ()
@@ -223,6 +233,8 @@ class Decode:
         if self.given_lengths:
             several = (decode.num_hypotheses,) if isinstance(decode, Refinement) else ()
             given["lengths"] = jax.ShapeDtypeStruct((self.rows, *several), jnp.int32, sharding=rows)
+        if self.constraint is not None:
+            given["constraint"] = self._automaton(rows, everywhere)
         return program.lower(
             _placed(leaves, everywhere),
             jax.ShapeDtypeStruct((self.rows, self.source), jnp.int32, sharding=rows),
@@ -230,6 +242,17 @@ class Decode:
             *_placed(jax.eval_shape(lambda: tuple(map(jnp.asarray, map(np.int32, steps)))), everywhere),
             **given,
         )
+
+    def _automaton(self, rows: NamedSharding, everywhere: NamedSharding) -> Automaton:
+        """The shapes of one table, and which it is for each row."""
+        states, classes = self.constraint
+
+        def made(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((1, *shape), jnp.int32, sharding=everywhere)
+
+        which = jax.ShapeDtypeStruct((self.rows,), jnp.int32, sharding=rows)
+        lengths = made(self.model.max_target_length + 1)
+        return Automaton(which, made(self.model.ids.vocab_size), made(states, classes), made(states), lengths)
 
 
 def _placed(tree: PyTree, where: NamedSharding) -> PyTree:

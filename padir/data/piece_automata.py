@@ -130,6 +130,21 @@ class PieceConstraint:
             self._tables[demanded] = over_pieces(spelled, self._pieces)
         return self._tables[demanded]
 
+    @property
+    def every_source(self) -> Automaton:
+        """The cleaned texts that obey what holds for every source."""
+        return self._base
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of all pieces, and a space."""
+        return self._alphabet
+
+    @property
+    def pieces(self) -> np.ndarray:
+        """[V, longest piece] int32, the characters of each piece; see `over_pieces`."""
+        return self._pieces
+
     def _language(self, demanded: tuple[tuple[str, ...], ...]) -> Automaton:
         """The cleaned texts that obey."""
         found = self._base
@@ -217,9 +232,9 @@ def over_pieces(automaton: Automaton, pieces: np.ndarray) -> PieceTable:
     classes = classes + 2
     classes[pieces[:, 0] == -2] = NEVER
     classes[EOS_ID] = 1
-    distances = _distances(steps, ended)
+    distances = distances_to(steps, ended)
     steps = np.where(distances[steps] == UNREACHABLE, dead, steps)
-    kept = _useful(steps, distances, ended)
+    kept = useful_states(steps, distances, ended)
     order = np.concatenate([[dead, ended], kept])
     new = np.full(len(steps), DEAD)
     new[order] = np.arange(len(order))
@@ -252,7 +267,7 @@ def _steps_of_classes(automaton: Automaton, pieces: np.ndarray) -> tuple[np.ndar
     return columns, classes.reshape(-1)[alike.reshape(-1)]
 
 
-def _distances(steps: np.ndarray, ended: int) -> np.ndarray:
+def distances_to(steps: np.ndarray, ended: int) -> np.ndarray:
     """The fewest tokens from each state to `ended`."""
     distances = np.full(len(steps), UNREACHABLE)
     distances[ended] = 0
@@ -263,7 +278,7 @@ def _distances(steps: np.ndarray, ended: int) -> np.ndarray:
         distances = nearer
 
 
-def _useful(steps: np.ndarray, distances: np.ndarray, ended: int) -> np.ndarray:
+def useful_states(steps: np.ndarray, distances: np.ndarray, ended: int) -> np.ndarray:
     """The states that tokens lead to from the start, which is state 0 and comes first, and on to the end."""
     seen = np.zeros(len(steps), bool)
     front = np.zeros(1, np.int64)

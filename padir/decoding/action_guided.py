@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.checks import whole
+from padir.decoding.children import ByPasses, children
 from padir.decoding.generation import (
     Generated,
     PrefixStepFn,
@@ -83,7 +84,7 @@ class ActionValueGuided:
         step_fn: PrefixStepFn,
         cache: PyTree,
         rows: Rows,
-        judge: ValueFunction,
+        judge: ValueFunction | ByPasses,
         key: Array,
         outcome: Outcome | None = None,
     ) -> Generated:
@@ -93,7 +94,8 @@ class ActionValueGuided:
           step_fn: the generator.
           cache: with the prompts' keys and values.
           rows: prompts and limits, [N, …].
-          judge: V̂. Each child that the generator allows, or of a bound each that is drawn, counts as a call.
+          judge: V̂, of all children at once or `ByPasses`. Each child that the generator allows, or of a bound each that
+            is drawn, counts as a call.
           key: [] randomness.
           outcome: τ, which replaces V̂ of complete outputs.
 
@@ -116,32 +118,39 @@ class ActionValueGuided:
 
         def step(state: _ActionState) -> _ActionState:
             log_probs, features, cache = step_fn(last_tokens(state.tokens, state.lengths), state.lengths, state.cache)
-            given = judge(state.tokens, state.lengths, features)[1]
+            prefixes = state.tokens, state.lengths, rows.limits
+            given, passes, judged = children(judge, step_fn, cache, *prefixes, features, log_probs)
             last = ~state.done & (state.lengths + 1 >= rows.limits)
-            children = values_of_children(given, outcome, state.tokens, state.lengths, last, floor=0.0)
-            return self._write(state.replace(cache=cache), rows, log_probs, children, key)
+            values = values_of_children(given, outcome, state.tokens, state.lengths, last, floor=0.0)
+            account = state.queries
+            # Those of a prefix at which a token is drawn again have been made.
+            new = ~state.done & (state.trials == 0)
+            account = account.replace(decoder_passes=account.decoder_passes + new * passes)
+            state = state.replace(cache=cache, queries=account, batch_steps=state.batch_steps + passes)
+            return self._write(state, rows, log_probs, values, judged, key)
 
         state = jax.lax.while_loop(lambda state: ~state.done.all(), step, first)
         tokens = cut(state.tokens, state.lengths)
         return Generated(tokens, state.lengths, state.failed, state.score, state.queries, state.batch_steps)
 
-    def _write(self, state: _ActionState, rows: Rows, log_probs: Array, children: Array, key: Array) -> _ActionState:
-        """Draws, and writes what is accepted: log_probs, children [N, V]."""
+    def _write(
+        self, state: _ActionState, rows: Rows, log_probs: Array, values: Array, possible: Array, key: Array
+    ) -> _ActionState:
+        """Draws, and writes what is accepted: log_probs and values of children [N, V], `possible` of them [N]."""
         bounded = self.bound is not None
-        logits = log_probs if bounded else log_probs + jnp.log(children)
+        logits = log_probs if bounded else log_probs + jnp.log(values)
         dead = ~state.done & (logits.max(axis=-1) == -jnp.inf)
         drawn = ~state.done & ~dead
         token = draw(self.sampling, logits, key, rows.sample_ids, state.draws)[0]
         taken = drawn
         if bounded:
-            value = take(children, token[:, None])[:, 0]
+            value = take(values, token[:, None])[:, 0]
             taken &= uniforms(key, rows.sample_ids, state.draws + 1) * self.bound < value
         trials = jnp.where(taken, 0, state.trials + 1)
         lengths = state.lengths + taken
         tokens = put(state.tokens, state.lengths, token, taken)
         failed = dead | (drawn & (trials >= self.max_trials))
         new = ~state.done & (state.trials == 0)
-        possible = (log_probs > -jnp.inf).sum(axis=-1)
         judged = drawn if bounded else jnp.where(new, possible, 0)
         account = state.queries
         return state.replace(

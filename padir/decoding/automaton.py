@@ -87,6 +87,11 @@ class Automaton:
             made.distances[number, : len(table.distances)] = table.distances
         return made
 
+    @property
+    def rows(self) -> int:
+        """N."""
+        return self.which.shape[0]
+
     def keep(self, rows: Array) -> Automaton:
         """The automata of some rows, [M] int32; a row may be kept several times."""
         return self.replace(which=jnp.asarray(self.which)[rows])

@@ -35,7 +35,7 @@ class Backtracking:
     Attributes:
       quota: how often a row may backtrack (Q); 0 is plain sampling.
       stride: tokens erased each time (B), the one just drawn included, or fewer where there are no more.
-      threshold: a prefix is rejected if its judgement lies below.
+      threshold: a prefix is rejected if its judgement lies below; None takes the verifier's own, 0.5 if it has none.
       sampling: how tokens are drawn.
       erasable_prompt: how many of the prompt's last tokens may be erased, too. Printed: 0. Release: a setting.
       rewrite_greedily: whether what was erased is rewritten by the likeliest tokens, as printed; False has it drawn and
@@ -51,7 +51,7 @@ class Backtracking:
 
     quota: int = 4
     stride: int = 4
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = Sampling(temperature=1.0)
     erasable_prompt: int = 0
     rewrite_greedily: bool = True

@@ -8,6 +8,7 @@ from padir.checks import finite, whole
 from padir.decoding.action_guided import ActionValueGuided
 from padir.decoding.autoregressive import TargetRoom
 from padir.decoding.backtracking import Backtracking
+from padir.decoding.children import ByPasses
 from padir.decoding.generation import ValueFunction, Verifier
 from padir.decoding.rejection import (
     BestOf,
@@ -54,17 +55,21 @@ class Guided(TargetRoom):
       max_length_ratio, max_length_offset: see `TargetRoom`.
       sampler: how the verifier's judgement is used.
       num_samples: translations generated for each source, best first. Each costs its queries.
+      weighed: next tokens that `LocallyConstrained` and `ActionValueGuided` weigh at each position if the verifier must
+        read each in a decoder pass of its own, as a trained one must: the likeliest. Others are not written.
       alpha: scores are summed log-probability over length^alpha.
     """
 
     sampler: Sampler = Backtracking()
     num_samples: int = 1
+    weighed: int = 8
     alpha: float = 1.0
 
     def __post_init__(self):
         super().__post_init__()
         finite("Guided.alpha", self.alpha)
         whole("Guided.num_samples", self.num_samples)
+        whole("Guided.weighed", self.weighed)
         if not isinstance(self.sampler, SAMPLERS):
             names = " or ".join(f"{sampler.__name__}()" for sampler in SAMPLERS)
             raise PadirError(f"Guided.sampler: {self.sampler!r} is not a sampler; choose {names}")
@@ -81,10 +86,10 @@ class Guided(TargetRoom):
             return self.sampler.children == "all"
         return isinstance(self.sampler, LocallyConstrained | ActionValueGuided)
 
-    def judged_by(self, verifier: Verifier) -> Verifier | ValueFunction:
+    def judged_by(self, verifier: Verifier) -> Verifier | ValueFunction | ByPasses:
         """A verifier as the sampler takes it; one that knows the values of next tokens has a method `values`."""
         if self.weighs_next_tokens:
-            return verifier.values
+            return verifier.values if hasattr(verifier, "values") else ByPasses(verifier, self.weighed)
         if not isinstance(self.sampler, ValueGuided):
             return verifier
 

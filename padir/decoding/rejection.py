@@ -22,6 +22,7 @@ from flax import struct
 from padir.checks import whole
 from padir.decoding import blocks
 from padir.decoding.blocks import Block, BlockPlan
+from padir.decoding.children import ByPasses, children
 from padir.decoding.generation import (
     Generated,
     PrefixStepFn,
@@ -88,12 +89,12 @@ class RejectionSampling(_BlockSampler):
 
     Attributes:
       budget: queries of a row after which it fails.
-      threshold: an output is rejected if its judgement lies below.
+      threshold: an output is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn.
     """
 
     budget: int = 10_000
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     @property
@@ -107,12 +108,12 @@ class TokenwiseRejection(_BlockSampler):
 
     Attributes:
       max_trials: draws of one token after which the row fails; of a dead end, where nothing is acceptable, all do.
-      threshold: a prefix is rejected if its judgement lies below.
+      threshold: a prefix is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn.
     """
 
     max_trials: int = 1000
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     @property
@@ -129,7 +130,7 @@ class BlockRejection(_BlockSampler):
       max_trials: candidates for one block.
       keep_last: whether the last of them goes on although it is rejected; otherwise the row fails.
       max_blocks: blocks after which a row is complete; None for no limit.
-      threshold: a prefix is rejected if its judgement lies below.
+      threshold: a prefix is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn.
     """
 
@@ -137,7 +138,7 @@ class BlockRejection(_BlockSampler):
     max_trials: int = 1000
     keep_last: bool = False
     max_blocks: int | None = None
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     @property
@@ -199,25 +200,28 @@ class LocallyConstrained:
     the likeliest acceptable ones. A row fails where no token is acceptable.
 
     Attributes:
-      threshold: a continuation is rejected if its judgement lies below.
+      threshold: a continuation is rejected if its judgement lies below; None as of `Backtracking`.
       sampling: how tokens are drawn among the acceptable ones.
     """
 
-    threshold: float = 0.5
+    threshold: float | None = None
     sampling: Sampling = PLAIN
 
     def __post_init__(self):
         check_threshold("LocallyConstrained.threshold", self.threshold)
         _check_sampling("LocallyConstrained", self.sampling)
 
-    def generate(self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: ValueFunction, key: Array) -> Generated:
+    def generate(
+        self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: ValueFunction | ByPasses, key: Array
+    ) -> Generated:
         """Writes token after token until every row is complete or at a dead end.
 
         Args:
           step_fn: the generator.
           cache: with the prompts' keys and values, and room for START and L tokens.
           rows: prompts and limits, [N, …].
-          judge: what judges all continuations of a prefix at once. Each that the generator allows counts as a call.
+          judge: what judges all continuations of a prefix at once, or `ByPasses`. Each that the generator allows counts
+            as a call.
           key: [] randomness.
 
         Returns:
@@ -239,7 +243,8 @@ class LocallyConstrained:
             """One pass: appends an acceptable token to every row that has one."""
             log_probs, features, cache = step_fn(last_tokens(state.tokens, state.lengths), state.lengths, state.cache)
             running, possible = ~state.done, log_probs > -jnp.inf
-            judgements = judge(state.tokens, state.lengths, features)[1]
+            prefixes = state.tokens, state.lengths, rows.limits
+            judgements, passes, judged = children(judge, step_fn, cache, *prefixes, features, log_probs)
             fine = possible & ~rejects(judgements, self.threshold)
             failed = running & ~fine.any(axis=-1)
             writing = running & ~failed
@@ -255,10 +260,10 @@ class LocallyConstrained:
                 failed=state.failed | failed,
                 queries=account.replace(
                     queries=account.queries + writing,
-                    verifier_calls=account.verifier_calls + jnp.where(running, possible.sum(axis=-1), 0),
-                    decoder_passes=account.decoder_passes + running,
+                    verifier_calls=account.verifier_calls + jnp.where(running, judged, 0),
+                    decoder_passes=account.decoder_passes + running * (1 + passes),
                 ),
-                batch_steps=state.batch_steps + 1,
+                batch_steps=state.batch_steps + 1 + passes,
                 cache=cache,
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from padir.decoding.blocks import Block
 from padir.decoding.queries import Queries
 from padir.decoding.rejection import BlockBestOf
 from padir.decoding.sampling import Sampling
+from padir.decoding.verifiers import Probe, rejects
 from padir.errors import PadirError
 from padir.types import EOS_ID
 
@@ -64,6 +65,10 @@ class Start:
     prompt: Sequence[int]
     limit: int
     eos_id: int = EOS_ID
+
+    def read_by(self, model: StepModel) -> Start:
+        """The same, read by another model, such as one that passes on what this one says."""
+        return replace(self, model=model)
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ def backtracking(settings: Backtracking, start: Start, judge: Judge, draw: Draw)
     done = text.is_complete()
     while not done:
         log_probs, features = text.read()
-        if unchecked and quota > 0 and text.judge(judge, features) < settings.threshold:
+        if unchecked and quota > 0 and rejects(text.judge(judge, features), settings.threshold):
             # The token just drawn counts among the erased.
             floor = max(len(start.prompt) - settings.erasable_prompt, 0)
             erased = min(settings.stride, len(text.tokens) - floor)
@@ -211,6 +216,22 @@ def _write_block(
 def _ends(block: Block, tokens: Sequence[int]) -> bool:
     """Whether a block with these tokens is complete, EOS and the limit aside."""
     return len(tokens) == block.size or (tokens[-1] in block.delimiters and len(tokens) >= block.shortest)
+
+
+def judged_by(probe: Probe) -> Judge:
+    """A trained probe as the judge of one prefix after another, in NumPy."""
+    mean, scale = (None if of is None else np.asarray(of) for of in (probe.mean, probe.scale))
+    layers = [(np.asarray(kernel), np.asarray(bias)) for kernel, bias in probe.layers]
+
+    def judge(tokens: Sequence[int], features: np.ndarray) -> float:
+        del tokens
+        hidden = features if mean is None else features - mean
+        hidden = hidden if scale is None else hidden / scale
+        for index, (kernel, bias) in enumerate(layers):
+            hidden = (np.maximum(hidden, 0.0) if index else hidden) @ kernel + bias
+        return float(1.0 / (1.0 + np.exp(-hidden[0])))
+
+    return judge
 
 
 def numpy_draw(rng: np.random.Generator) -> Draw:

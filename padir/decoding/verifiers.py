@@ -6,7 +6,9 @@ themselves say 0 or 1. All of these are pytrees: what they have learnt is traced
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +35,25 @@ def for_rows(judge: PyTree, rows: Rows, key: Array) -> PyTree:
     return judge.for_rows(rows, key) if hasattr(judge, "for_rows") else judge
 
 
-def rejects(judgements: Array, threshold: float) -> Array:
-    """Which prefixes a sampler rejects: judgements [N] float32 → [N] bool."""
-    return judgements < threshold
+# Of samplers that have none of their own.
+THRESHOLD = 0.5
+
+
+def rejects(judgements: Array, threshold: float | None) -> Array:
+    """Which prefixes a sampler rejects: judgements [N] float32 → [N] bool; None is `THRESHOLD`."""
+    return judgements < (THRESHOLD if threshold is None else threshold)
+
+
+def with_threshold(sampler: Any, threshold: float) -> Any:
+    """The sampler, a frozen dataclass, with a verifier's own threshold if it takes one and has none of its own."""
+    takes = getattr(sampler, "threshold", threshold) is None
+    return dataclasses.replace(sampler, threshold=threshold) if takes else sampler
 
 
 def check_threshold(name: str, value: object) -> None:
-    """Raises PadirError unless the threshold called `name` is a number in [0, 1]; 0 rejects nothing."""
+    """Raises PadirError unless the threshold called `name` is a number in [0, 1], 0 rejects nothing, or None."""
+    if value is None:
+        return
     finite(name, value)
     if not 0.0 <= value <= 1.0:
         raise PadirError(f"{name}: {value} is not in [0, 1]; a prefix is rejected if its judgement lies below")

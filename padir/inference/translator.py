@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from padir.data.constraints import Constraint
 from padir.data.vocabulary import Vocabulary
 from padir.decoding import generation
-from padir.decoding.automaton import padded_size
 from padir.decoding.queries import Queries
 from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
@@ -166,10 +165,10 @@ class Translator(Decoder):
         decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
-        tables, room = None, (0, 0)
+        tables, room = None, (0, 0, 0)
         if self.constraint is not None and sources:
-            tables = self.constraint.tables(sources)
-            room, batch_size = padded_size(tables), min(batch_size, self.constraint.most_rows(tables))
+            tables = self.constraint.tables(sources, decode)
+            room, batch_size = self.constraint.room(tables), min(batch_size, self.constraint.most_rows(tables))
         # Sources of similar length are decoded together, so that batches need little padding.
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         for start in range(0, len(order), batch_size):
@@ -252,7 +251,7 @@ def load(
     judge = None
     if verifier is not None:
         is_folder = isinstance(verifier, str | os.PathLike)
-        judge = Judge(load_verifier(verifier, opened.params) if is_folder else verifier)
+        judge = Judge(*load_verifier(verifier, opened.params)) if is_folder else Judge(verifier)
     options = {"step": opened.step, "seed": seed, "helper": helper, "judge": judge, "compute_type": compute_type}
     options["constraint"] = None if constraint is None else Constraint.read(constraint)
     return Translator(opened.model, opened.params, own, **options)

@@ -27,6 +27,7 @@ from padir.interop.matching import Imported, check, real_rows, token_ids
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.description import model_from_dict, model_to_dict
 from padir.models.kinds import Model
+from padir.nn.layers import MAX_DISTANCE
 from padir.nn.network import NetworkConfig
 from padir.types import EOS_ID, PAD_ID, PyTree
 
@@ -39,8 +40,7 @@ _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weigh
 
 # What our network has built in, and what a config.json that is silent means.
 _BUILT_IN = {
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128,
+    "relative_attention_max_distance": MAX_DISTANCE,
     "layer_norm_epsilon": 1e-6,
     "pad_token_id": PAD_ID,
     "eos_token_id": EOS_ID,
@@ -222,6 +222,7 @@ def _network(config: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, int]
             tied_logits=_scales_logits(config),
             causal=True,
             positional_attention=False,
+            relative_buckets=config.get("relative_attention_num_buckets", 32),
             dropout_rate=config.get("dropout_rate", 0.1),
         )
     except KeyError as error:
@@ -300,6 +301,7 @@ def _their_config(model: AutoregressiveModel, rows: int) -> dict[str, Any]:
         "feed_forward_proj": network.mlp_activation,
         "tie_word_embeddings": network.tied_logits,
         "scale_decoder_outputs": network.tied_logits,
+        "relative_attention_num_buckets": network.relative_buckets,
         "dropout_rate": network.dropout_rate,
     }
 

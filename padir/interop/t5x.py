@@ -144,6 +144,7 @@ def config_from_params(flat_params: Mapping[str, np.ndarray], *, source: str = "
         causal=not positional and not any(name.startswith("length_predictor/") for name in flat_params),
         positional_attention=positional,
         max_positions=_rows(flat_params, _POSITIONS, NetworkConfig.max_positions),
+        relative_buckets=size["bias"][1],
     )
 
 

@@ -108,7 +108,7 @@ class AutoregressiveModel(BaseModel):
         """
         if isinstance(config, Guided):
             guided.check(config, judge, has_lengths=lengths is not None)
-            return guided.decode(self, params, source, key, config, judge)
+            return guided.decode(self, params, source, key, config, judge, constraint)
         if not isinstance(config, Autoregressive | BeamSearch):
             raise PadirError(
                 f"{type(config).__name__} does not fit an AutoregressiveModel; use Autoregressive, BeamSearch or Guided"

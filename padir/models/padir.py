@@ -71,7 +71,10 @@ class _Padir(nnx.Module):
         if model.rejecter:
             self.rejecter = Rejecter(features, rngs)
         if model.causal_stage:
-            self.causal_relpos_bias = RelativePositionBias(model.network.num_heads, bidirectional=False, rngs=rngs)
+            network = model.network
+            self.causal_relpos_bias = RelativePositionBias(
+                network.num_heads, bidirectional=False, num_buckets=network.relative_buckets, rngs=rngs
+            )
         if model.self_conditioning:
             # Small at first, so that a warm start is hardly disturbed; zeros would grow too slowly with Adafactor.
             self.self_conditioning = Dense(
@@ -348,9 +351,10 @@ class PadirModel(BaseModel):
         if isinstance(config, Verified) != (verifier is not None):
             raise PadirError("decode: Verified and a verifier need each other; give both or neither")
         if isinstance(config, Verified):
-            if rescorer is not None or num_steps is not None or constraint is not None:
-                raise PadirError("decode: Verified takes no rescorer, num_steps or constraint; leave them out")
-            return verification.decode(self, params, source, key, config, verifier, lengths=lengths)
+            if rescorer is not None or num_steps is not None:
+                raise PadirError("decode: Verified takes no rescorer or num_steps; leave them out")
+            given = {"lengths": lengths, "constraint": constraint}
+            return verification.decode(self, params, source, key, config, verifier, **given)
         options = {"lengths": lengths, "rescorer": rescorer, "constraint": constraint}
         return padir_decoding.decode(self, params, source, key, config, num_steps, **options)
 

@@ -10,11 +10,31 @@ from padir.decoding.sampling import log_probabilities
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.nn.cache import DecoderCache
+from padir.nn.network import DecoderOutput
 from padir.types import Array, PyTree
 
 
+def check_layer(model: BaseModel, layer: int | None) -> None:
+    """Raises PadirError if the model's decoder has no layer of this number, counted from 1; None is the last."""
+    count = model.network.num_decoder_layers
+    if layer is not None and layer not in range(1, count + 1):
+        raise PadirError(f"layer: {layer!r} is none of the decoder's, 1 to {count}; None is the last, after its norm")
+
+
+def features_of(output: DecoderOutput, layer: int | None) -> Array:
+    """What a verifier reads of a decoder pass: [N, q, E] float32.
+
+    Args:
+      output: of the pass; with `layer_hidden` if a layer is named.
+      layer: number of a decoder layer, from 1, whose output it is; None is the last one's after the decoder's norm, of
+        which logits are made.
+    """
+    hidden = output.hidden if layer is None else output.layer_hidden[:, layer - 1]
+    return hidden.astype(jnp.float32)
+
+
 def prefix_steps(
-    model: BaseModel, params: PyTree, source: Array, prompts: Array, room: int
+    model: BaseModel, params: PyTree, source: Array, prompts: Array, room: int, layer: int | None = None
 ) -> tuple[PrefixStepFn, DecoderCache]:
     """Reads sources and prompts, for a sampler's `generate`.
 
@@ -28,14 +48,15 @@ def prefix_steps(
       prompts: [N, P] int32, the beginnings of the targets, padded on the right; P may be 0. N is a multiple of B, and
         the rows of one source are neighbours. One pass reads all of them.
       room: most tokens that prompt and generated text may have together; static.
+      layer: whose features are wanted; see `features_of`.
 
     Returns:
-      (the step, whose features are the decoder's hidden states after the last norm, of which logits are made; its
-      cache, in which every prompt but its last token has been read).
+      (the step, with the features of `features_of`; its cache, in which every prompt but its last token has been read).
 
     Raises:
-      PadirError: prompts are longer than the room, or cannot be divided among the sources.
+      PadirError: prompts are longer than the room, or cannot be divided among the sources, or there is no such layer.
     """
+    check_layer(model, layer)
     rows, width = prompts.shape
     if width > room:
         raise PadirError(f"prefix_steps: prompts of {width} tokens need a room of at least {width}, not {room}")
@@ -51,9 +72,9 @@ def prefix_steps(
         cache = network.decode(inputs, plan, cache).cache
 
     def step(last: Array, position: Array, cache: DecoderCache) -> tuple[Array, Array, DecoderCache]:
-        output = network.decode(last[:, None], plan, at_positions(cache, position))
+        output = network.decode(last[:, None], plan, at_positions(cache, position), keep_layers=layer is not None)
         log_probs = log_probabilities(network.logits(output.hidden)[:, 0], model.ids)
-        return log_probs, output.hidden[:, 0].astype(jnp.float32), output.cache
+        return log_probs, features_of(output, layer)[:, 0], output.cache
 
     # A loop's carry keeps its form: a position for each row from the first step on.
     return step, at_positions(cache, jnp.zeros((rows,), jnp.int32))

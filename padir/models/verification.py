@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from padir.decoding import verified
+from padir.decoding import constrained, verified
+from padir.decoding.automaton import Automaton
+from padir.decoding.constrained import Track
 from padir.decoding.sampling import forbid_reserved, log_probabilities
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified, VerifiedState
@@ -68,6 +70,7 @@ def decode(
     verifier: Verifier,
     *,
     lengths: Array | None = None,
+    constraint: Automaton | None = None,
 ) -> Hypotheses:
     """Translates a batch; everything is one program, and rows of different progress go on side by side.
 
@@ -80,6 +83,8 @@ def decode(
       verifier: the autoregressive model whose output this is.
       lengths: [B] or [B, k] int32, EOS counted: lengths of the first drafts instead of the likeliest ones. The verifier
         may end elsewhere.
+      constraint: of B rows, what each source's translation must obey. Then the output is the verifier's under the
+        constraint (`constrained.decode`): the draft is free, and what it may not write is not accepted.
 
     Returns:
       `Hypotheses` with K = 1, L = the verifier's max_target_length, and what the rounds were.
@@ -94,7 +99,9 @@ def decode(
     # What a row may write depends on its own source alone, never on the bucket it is padded to.
     limits = jnp.minimum(config.max_length((source != PAD_ID).sum(-1), longest), room)
     encoded, length_logits = model.encode(params, source)
-    live = (source != PAD_ID).any(-1)
+    given = live = (source != PAD_ID).any(-1)
+    possible = jnp.ones_like(live) if constraint is None else constraint.fewest() <= limits
+    live &= possible
     lengths = _lengths(model, config, length_logits, lengths, jnp.where(live, limits, 1))
     of_start, of_rounds, of_rest = jax.random.split(key, 3)
 
@@ -111,6 +118,13 @@ def decode(
     def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
         output = reading.decode(inputs, plan, cache)
         return log_probabilities(reading.logits(output.hidden), verifier.model.ids), output.cache
+
+    cache = reading.empty_cache(len(source), room)
+    if constraint is not None:
+        verify = constrained.constrained_windows(
+            verify, constraint, ends_early=config.accept.sampling.temperature == 0.0
+        )
+        cache = cache.replace(progress=Track.empty(constraint, limits, room))
 
     def job(width: int) -> verified.Job:
         of_length = drafting.of_length(width)
@@ -129,10 +143,11 @@ def decode(
     own = jnp.asarray(buckets)[jnp.searchsorted(jnp.asarray(buckets), lengths.max(axis=1))]
     own = jnp.minimum(own, limits)
     branches = [lambda state, width=width: verified.rounds(job(width), state, lengths, own, width) for width in buckets]
-    state = verified.initial_state(live, reading.empty_cache(len(source), room), room)
+    state = verified.initial_state(live, cache, room)
     state = jax.lax.switch(jnp.searchsorted(jnp.asarray(buckets), own.max()), branches, state)
     state = verified.finish(dataclasses.replace(job(widest), key=of_rest), state)
-    return _hypotheses(state, longest, config)
+    found = _hypotheses(state, longest, config)
+    return found if constraint is None else constrained.with_failed(found, given, possible)
 
 
 def _hypotheses(state: VerifiedState, longest: int, config: Verified) -> Hypotheses:

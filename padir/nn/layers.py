@@ -18,6 +18,8 @@ from padir.runtime.sharding import constrain
 from padir.types import Array
 
 ACTIVATIONS = ("relu", "gated-gelu")
+# From here on, all relative positions are one.
+MAX_DISTANCE = 128
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:
@@ -164,7 +166,13 @@ class RelativePositionBias(nnx.Module):
     """T5 relative position bias: one learnt number per (head, bucket of key − query distance)."""
 
     def __init__(
-        self, num_heads: int, *, bidirectional: bool, rngs: nnx.Rngs, num_buckets: int = 32, max_distance: int = 128
+        self,
+        num_heads: int,
+        *,
+        bidirectional: bool,
+        rngs: nnx.Rngs,
+        num_buckets: int = 32,
+        max_distance: int = MAX_DISTANCE,
     ):
         # Uniform with variance 1/fan_avg, the T5X initialisation of this table.
         limit = math.sqrt(3.0 / ((num_heads + num_buckets) / 2))
@@ -188,7 +196,7 @@ class RelativePositionBias(nnx.Module):
         return jnp.take(self.rel_embedding[...], buckets, axis=1)[None]
 
 
-def rebucketed(table: Array, *, bidirectional: bool, max_distance: int = 128) -> Array:
+def rebucketed(table: Array, *, bidirectional: bool, max_distance: int = MAX_DISTANCE) -> Array:
     """A learnt table of `RelativePositionBias` for the other kind of attention.
 
     Args:

@@ -40,19 +40,23 @@ class DecoderOutput:
       self_attentions: [N, layers, H, Lt, keys] float32.
       cross_attentions: [N, layers, H, Lt, Ls] float32.
       cache: the updated cache; of a pass without one, what was computed of all positions.
+      layer_hidden: [N, layers, Lt, E], what each layer passes on, before the last norm; None unless asked for.
     """
 
     hidden: Array
     self_attentions: Array
     cross_attentions: Array
     cache: DecoderCache
+    layer_hidden: Array | None = None
 
 
 class Encoder(nnx.Module):
     """Embedded source → hidden states, with one relative bias table shared by the layers."""
 
     def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
-        self.relpos_bias = RelativePositionBias(config.num_heads, bidirectional=True, rngs=rngs)
+        self.relpos_bias = RelativePositionBias(
+            config.num_heads, bidirectional=True, num_buckets=config.relative_buckets, rngs=rngs
+        )
         self.layers = nnx.List([EncoderLayer(config, rngs) for _ in range(config.num_encoder_layers)])
         self.encoder_norm = RMSNorm(config.embed_dim, dtype=jnp.dtype(config.dtype))
         self.dropout_rate = config.dropout_rate
@@ -75,7 +79,9 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: NetworkConfig, rngs: nnx.Rngs):
         dtype = jnp.dtype(config.dtype)
-        self.relpos_bias = RelativePositionBias(config.num_heads, bidirectional=not config.causal, rngs=rngs)
+        self.relpos_bias = RelativePositionBias(
+            config.num_heads, bidirectional=not config.causal, num_buckets=config.relative_buckets, rngs=rngs
+        )
         if config.positional_attention:
             self.abs_pos_embed = Embed(config.max_positions, config.embed_dim, dtype=dtype, rngs=rngs)
         self.layers = nnx.List([DecoderLayer(config, rngs) for _ in range(config.num_decoder_layers)])
@@ -108,10 +114,12 @@ class Decoder(nnx.Module):
         for attention in attentions:
             del attention.key, attention.value
 
-    def __call__(self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None) -> DecoderOutput:
+    def __call__(
+        self, x: Array, plan: DecodePlan, cache: DecoderCache | None, key: Array | None, keep_layers: bool = False
+    ) -> DecoderOutput:
         """x [N, q, E] → DecoderOutput; q is Lt without a cache, the number of new positions with one.
 
-        With a disentangled context x is [N, Lt + 1, E], the last of them MASK.
+        With a disentangled context x is [N, Lt + 1, E], the last of them MASK. `keep_layers` asks for `layer_hidden`.
         """
         self_bias, positional = plan.self_bias, plan.positional_weights or (None,) * len(self.layers)
         if cache is not None:
@@ -132,16 +140,17 @@ class Decoder(nnx.Module):
             cached = None if cache is None else (layer_cache, cache.position)
             biases = plan.source_bias, self_bias, positional
             x, *found = rematerialised(layer)(x, source, *biases, cached, observed, key)
-            return x, tuple(found)
+            return x, (*found, x if keep_layers else None)
 
         x, found = stack.through(self.layers, run, x, [*zip(plan.source, positional, caches, of_layers, strict=True)])
-        self_attentions, cross_attentions, written = zip(*found, strict=True)
+        self_attentions, cross_attentions, written, passed_on = zip(*found, strict=True)
         hidden = dropout(self.decoder_norm(x), self.dropout_rate, last)
         # What was written one after the other goes on behind it.
         position = jnp.zeros((), jnp.int32) if cache is None else cache.position
         new_cache = DecoderCache(written, position + x.shape[1] if position.ndim == 0 else position)
         # Under jit the stacks cost nothing unless somebody reads them.
-        return DecoderOutput(hidden, jnp.stack(self_attentions, 1), jnp.stack(cross_attentions, 1), new_cache)
+        stacks = jnp.stack(self_attentions, 1), jnp.stack(cross_attentions, 1)
+        return DecoderOutput(hidden, *stacks, new_cache, jnp.stack(passed_on, 1) if keep_layers else None)
 
 
 class EncoderDecoder(nnx.Module):
@@ -212,13 +221,16 @@ class EncoderDecoder(nnx.Module):
         cache: DecoderCache | None = None,
         dropout_key: Array | None = None,
         conditioning: Array | None = None,
+        keep_layers: bool = False,
     ) -> DecoderOutput:
         """Target tokens [N, q] int32, and what is added to their embeddings [N, q, E] → DecoderOutput.
 
         With a disentangled context the tokens are those of `decode_plan.with_mask`, the plan is one `observing`.
+        `keep_layers` asks for `DecoderOutput.layer_hidden`.
         """
         x = self.token_embedder(tokens)
-        return self.decoder(residual(x if conditioning is None else x + conditioning), plan, cache, dropout_key)
+        x = residual(x if conditioning is None else x + conditioning)
+        return self.decoder(x, plan, cache, dropout_key, keep_layers)
 
     def logits(self, hidden: Array) -> Array:
         """Decoder embeddings [N, Lt, E] → logits [N, Lt, V] float32; tied ones are divided by sqrt(E)."""

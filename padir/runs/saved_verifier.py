@@ -12,14 +12,14 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from padir.decoding.verifiers import Probe
+from padir.decoding.verifiers import THRESHOLD, Probe
 from padir.errors import PadirError
 from padir.files.atomic import make_folder, write_text
 from padir.runs.describe import params_sha256
@@ -29,16 +29,37 @@ RECORD_FILE, WEIGHTS_FILE = "verifier.json", "verifier.safetensors"
 FORMAT_VERSION = 1
 
 
+class SavedVerifier(NamedTuple):
+    """A verifier as it is used.
+
+    Attributes:
+      probe: what judges.
+      layer: the decoder layer whose hidden states it reads, counted from 1; None is the last, after the decoder's norm.
+      threshold: a prefix is rejected if its judgement lies below, unless the sampler has a threshold of its own.
+    """
+
+    probe: Probe
+    layer: int | None
+    threshold: float
+
+
 def save_verifier(
-    folder: str | os.PathLike, probe: Probe, generator: PyTree, record: Mapping[str, Any]
+    folder: str | os.PathLike,
+    probe: Probe,
+    generator: PyTree | None,
+    record: Mapping[str, Any],
+    *,
+    layer: int | None = None,
+    threshold: float = THRESHOLD,
 ) -> dict[str, Any]:
     """Writes a verifier.
 
     Args:
       folder: is created if it does not exist; a verifier that is there is replaced.
       probe: to save.
-      generator: the parameters of the model whose hidden states it reads.
+      generator: the parameters of the model whose hidden states it reads; None of a model that is not padir's.
       record: whatever else the JSON file shall say; JSON values.
+      layer, threshold: see `SavedVerifier`.
 
     Returns:
       What the JSON file says.
@@ -51,18 +72,20 @@ def save_verifier(
     # Written last, so that a folder with a record is complete; the old one would describe other weights.
     (folder / RECORD_FILE).unlink(missing_ok=True)
     save_file({name: np.asarray(array) for name, array in arrays.items() if array is not None}, folder / WEIGHTS_FILE)
-    written = {"format_version": FORMAT_VERSION, "generator_params_sha256": params_sha256(generator), **record}
+    ours = {"format_version": FORMAT_VERSION, "generator_params_sha256": _hash(generator)}
+    written = {**ours, "layer": layer, "threshold": threshold, **record}
     text = json.dumps(written, indent=2)
     write_text(folder / RECORD_FILE, text + "\n")
     return json.loads(text)
 
 
-def load_verifier(folder: str | os.PathLike, generator: PyTree) -> Probe:
+def load_verifier(folder: str | os.PathLike, generator: PyTree | None) -> SavedVerifier:
     """Reads what `save_verifier` wrote.
 
     Args:
       folder: its folder.
-      generator: the parameters of the model that it is to judge, float32 as they are loaded.
+      generator: the parameters of the model that it is to judge, float32 as they are loaded; None of a model that is
+        not padir's, which nobody compares with the one that the verifier was trained for.
 
     Raises:
       PadirError: there is no verifier, it is damaged, or it was trained on the hidden states of another model.
@@ -78,14 +101,23 @@ def load_verifier(folder: str | os.PathLike, generator: PyTree) -> Probe:
         raise _damaged(folder, str(error)) from error
     if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
         raise _damaged(folder, f"{RECORD_FILE} has no format_version {FORMAT_VERSION}")
-    trained_on, given = record.get("generator_params_sha256"), params_sha256(generator)
+    trained_on, given = record.get("generator_params_sha256"), _hash(generator)
     if trained_on != given:
         raise PadirError(
             f"{folder}: this verifier reads the hidden states of the model with params_sha256 {str(trained_on)[:12]}…, "
-            f"but this model has {given[:12]}…; train one for this model with `padir verifier`, or give the checkpoint "
-            "that it was trained for (`padir checkpoint` prints the hash)"
+            f"but this model has {str(given)[:12]}…; train one for this model with `padir verifier`, or give the "
+            "checkpoint that it was trained for (`padir checkpoint` prints the hash)"
         )
-    return _probe(folder, {name: jnp.asarray(array) for name, array in arrays.items()})
+    probe = _probe(folder, {name: jnp.asarray(array) for name, array in arrays.items()})
+    # Verifiers that were written before these could be chosen have neither.
+    layer, threshold = record.get("layer"), record.get("threshold", THRESHOLD)
+    if not (layer is None or isinstance(layer, int)) or not isinstance(threshold, int | float):
+        raise _damaged(folder, f"layer {layer!r} or threshold {threshold!r} of {RECORD_FILE} is no number")
+    return SavedVerifier(probe, layer, float(threshold))
+
+
+def _hash(generator: PyTree | None) -> str | None:
+    return None if generator is None else params_sha256(generator)
 
 
 def _probe(folder: Path, arrays: dict[str, Any]) -> Probe:

@@ -14,10 +14,11 @@ from padir.data.records import Example, PreparedSet
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.guided import Guided
 from padir.decoding.sampling import Sampling
-from padir.decoding.verifiers import AlwaysAccept
+from padir.decoding.verifiers import THRESHOLD, AlwaysAccept, check_threshold
 from padir.errors import PadirError
 from padir.inference.translator import Translator, check_batch_size, load
 from padir.metrics.quality import load_checker
+from padir.models.prefixes import check_layer
 from padir.runs.directory import check_vocabulary
 from padir.runs.saved_verifier import save_verifier
 from padir.verifier.samples import Collected, ValidOutputs, collect
@@ -30,7 +31,7 @@ _ARRAYS = ("features", "labels", "group")
 
 def train_verifier(
     *,
-    run_dir: str,
+    run_dir: str | None = None,
     output_dir: str,
     data_dir: str | None = None,
     split: str = "train",
@@ -41,6 +42,8 @@ def train_verifier(
     num_samples: int = 4,
     sampling: Sampling | None = None,
     training: ProbeTraining | None = None,
+    layer: int | None = None,
+    threshold: float = THRESHOLD,
     batch_size: int = 64,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -48,13 +51,14 @@ def train_verifier(
 
     The model translates sentences by sampling. Each sample that goes wrong gives a prefix that ends in its first error;
     to each of these, a prefix of the same length that is still fine is drawn from the samples. A probe learns to tell
-    them apart by the decoder's hidden state at the last token, after the decoder's last norm.
+    them apart by the decoder's hidden state at the last token.
 
     To find first errors, all valid translations of a source must be known. They are for the embedded language pair. For
     other tasks, name a function that lists them, or give features that you have labelled yourself.
 
     Args:
-      run_dir: the run directory of the model, or another model that `padir.load` opens.
+      run_dir: the run directory of the model, or another model that `padir.load` opens. With `features` it may be left
+        out: the verifier then is of a model that is not padir's, for the samplers of `padir.decoding.stepwise`.
       output_dir: the folder of the verifier.
       data_dir: a prepared data set with the model's vocabulary; not with `features`.
       split: the split whose sources are translated.
@@ -69,6 +73,10 @@ def train_verifier(
       sampling: how their tokens are drawn, best as where the verifier will be used; from the model's own distribution
         if None.
       training: kind of probe, optimiser and split into training and validation; a linear probe if None.
+      layer: the decoder layer whose output the probe reads, counted from 1; None is the last, after the decoder's norm.
+        Of a file of features, the layer that these are of.
+      threshold: saved with the verifier: samplers without a threshold of their own reject a prefix whose probability to
+        be fine is lower.
       batch_size: sentences translated at a time.
       seed: of the samples and of the choice of prefixes.
 
@@ -82,27 +90,39 @@ def train_verifier(
     sampling = Sampling(temperature=1.0) if sampling is None else sampling
     training = ProbeTraining() if training is None else training
     check_batch_size(batch_size)
+    check_threshold("threshold", threshold)
     if (data_dir is None) == (features is None):
         raise PadirError(
             "verifier: give either --data_dir, whose sources are translated, or --features, a file of labelled features"
         )
-    translator = load(run_dir, step=step, seed=seed, verifier=AlwaysAccept())
-    # Without a quota, sampling is plain; the model must be one that generates from left to right.
-    decode = translator.checked(Guided(sampler=Backtracking(quota=0, sampling=sampling), num_samples=num_samples))
-    record: dict[str, Any] = {"features": "decoder, last layer, after its norm"}
+    if run_dir is None and features is None:
+        raise PadirError(
+            "verifier: give --run_dir, whose translations go wrong, or --features without a model of padir's"
+        )
+    translator = None
+    if run_dir is not None:
+        translator = load(run_dir, step=step, seed=seed, verifier=AlwaysAccept())
+        # Without a quota, sampling is plain; the model must be one that generates from left to right.
+        decode = translator.checked(Guided(sampler=Backtracking(quota=0, sampling=sampling), num_samples=num_samples))
+        check_layer(translator.model, layer)
+    of_layer = "last layer, after its norm" if layer is None else f"layer {layer}"
+    record: dict[str, Any] = {"features": f"decoder, {of_layer}"}
     if features is not None:
-        found = _of_file(features, translator)
+        found = _of_file(features, None if translator is None else translator.model.network.embed_dim)
         record["examples"] = {"file": portable(features), **found.counts}
     else:
         examples, valid = _sources(translator, run_dir, data_dir, split, valid_outputs, num_sources)
-        found = collect(translator, examples, valid, decode, batch_size=batch_size, seed=seed)
+        found = collect(translator, examples, valid, decode, batch_size=batch_size, seed=seed, layer=layer)
         record["examples"] = {"data_dir": portable(data_dir), "split": split, **found.counts}
         record["sampling"] = dataclasses.asdict(sampling)
         _check_enough(found)
     trained = train_probe(found.features, found.labels, found.groups, training)
     record |= _described(trained, found, training)
-    record |= {"run_dir": portable(str(run_dir)), "step": translator.step, "facts": run_facts()}
-    written = save_verifier(output_dir, trained.probe, translator.params, record)
+    if translator is not None:
+        record |= {"run_dir": portable(str(run_dir)), "step": translator.step}
+    record["facts"] = run_facts()
+    generator = None if translator is None else translator.params
+    written = save_verifier(output_dir, trained.probe, generator, record, layer=layer, threshold=threshold)
     print(f"{output_dir}: {_summary(written)}")
     return written
 
@@ -137,17 +157,18 @@ def _check_enough(found: Collected) -> None:
         )
 
 
-def _of_file(path: str, translator: Translator) -> Collected:
-    """Features that the user has labelled."""
+def _of_file(path: str, width: int | None) -> Collected:
+    """Features that the user has labelled, [n, width] if the model is known."""
     try:
         with np.load(path) as arrays:
             features, labels, groups = (arrays[name] for name in _ARRAYS)
     # A .npy file is read as an array, which cannot be closed (TypeError); an empty file ends too soon (EOFError).
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise PadirError(f"{path}: is no .npz file with {', '.join(_ARRAYS)} ({error})") from error
-    width = translator.model.network.embed_dim
-    if features.ndim != 2 or features.shape[1] != width:
-        raise PadirError(f"{path}: features of shape {list(features.shape)} are not [n, {width}], as this model's are")
+    if features.ndim != 2 or features.shape[1] != (width or features.shape[1]):
+        raise PadirError(
+            f"{path}: features of shape {list(features.shape)} are not [n, {width or 'E'}], as this model's are"
+        )
     return Collected(features, labels, groups, {"prefixes": len(features)})
 
 

@@ -18,6 +18,7 @@ from padir.inference.decoder import source_width
 from padir.inference.translator import Translator
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import decoding_model
+from padir.models.prefixes import features_of
 from padir.progress import progress
 from padir.types import EOS_ID, PAD_ID, Array, PyTree
 from padir.verifier.first_errors import balanced, judged
@@ -82,6 +83,7 @@ def collect(
     *,
     batch_size: int,
     seed: int,
+    layer: int | None = None,
 ) -> Collected:
     """Samples translations and chooses prefixes: those that end in a first error, and as many fine ones as long.
 
@@ -92,6 +94,7 @@ def collect(
       decode: how samples are drawn, and how many of each source.
       batch_size: sources sampled at a time.
       seed: of the choice of prefixes.
+      layer: the decoder layer whose output the features are; see `prefixes.features_of`.
     """
     sources = [list(map(int, example.source_ids)) for example in examples]
     outputs, groups, verdicts = [], [], []
@@ -110,19 +113,24 @@ def collect(
         "samples_with_an_error": sum(verdict.wrong > 0 for verdict in verdicts),
         "prefixes": len(chosen),
     }
-    features = prefix_features(translator, [sources[group] for group in groups_of], prefixes, batch_size)
+    features = prefix_features(translator, [sources[group] for group in groups_of], prefixes, batch_size, layer)
     return Collected(features, np.array([prefix.is_fine for prefix in chosen], bool), np.array(groups_of, int), counts)
 
 
 def prefix_features(
-    translator: Translator, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], batch_size: int
+    translator: Translator,
+    sources: Sequence[Sequence[int]],
+    prefixes: Sequence[Sequence[int]],
+    batch_size: int,
+    layer: int | None = None,
 ) -> np.ndarray:
-    """What a verifier is given of prefixes: the decoder's hidden state at the last token, after the last norm.
+    """What a verifier is given of prefixes: the decoder's hidden state at the last token.
 
     Args:
       translator: the generator.
       sources, prefixes: token ids, n of each.
       batch_size: prefixes at a time.
+      layer: the decoder layer whose output it is; None is the last one's, after the decoder's norm.
 
     Returns:
       [n, E] float32, those of `prefix_steps`.
@@ -138,16 +146,18 @@ def prefix_features(
         source, target = np.zeros((batch_size, width), np.int32), np.zeros((batch_size, room), np.int32)
         for row, (ids, prefix) in enumerate(zip(sources[rows], prefixes[rows], strict=True)):
             source[row, : len(ids)], target[row, : len(prefix)] = ids, prefix
-        found[rows] = np.asarray(_last_states(model, params, source, target))[: len(prefixes[rows])]
+        found[rows] = np.asarray(_last_states(model, params, source, target, layer))[: len(prefixes[rows])]
     return found
 
 
-@partial(jax.jit, static_argnames="model")
-def _last_states(model: AutoregressiveModel, params: PyTree, source: Array, prefixes: Array) -> Array:
+@partial(jax.jit, static_argnames=("model", "layer"))
+def _last_states(
+    model: AutoregressiveModel, params: PyTree, source: Array, prefixes: Array, layer: int | None
+) -> Array:
     """Source [N, Ls], prefixes [N, L] int32 → hidden states [N, E] float32."""
     network = model.module(params).network
     plan = network.plan(model.encode(network, source), source, prefixes.shape[1] + 1)
     inputs = jnp.pad(prefixes, ((0, 0), (1, 0)), constant_values=START_ID)
-    hidden = network.decode(inputs, plan).hidden
+    hidden = features_of(network.decode(inputs, plan, keep_layers=layer is not None), layer)
     last = (prefixes != PAD_ID).sum(-1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0].astype(jnp.float32)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]

@@ -40,7 +40,8 @@ def plain_row(config, tables, prompt, limit, sample):
             seen.add("EOS in the rewrite")
         checked = quota > 0 and (not greedy or config.check_rewritten) and (not ended or config.check_last)
         calls += checked
-        rejected = checked and tables.values[tables.hash(text)] < config.threshold
+        threshold = 0.5 if config.threshold is None else config.threshold
+        rejected = checked and tables.values[tables.hash(text)] < threshold
         # The pass that a judgement needs also says how an accepted prefix goes on.
         passes += checked and (rejected or ended)
         if rejected:

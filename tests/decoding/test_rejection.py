@@ -65,7 +65,8 @@ def plain_row(config, tables, prompt, limit, sample):
             judgement = tables.values[tables.hash(candidate)]
             candidates.append((judgement, candidate))
             if not best:
-                if judgement >= config.threshold or (trial == trials and getattr(config, "keep_last", False)):
+                threshold = 0.5 if config.threshold is None else config.threshold
+                if judgement >= threshold or (trial == trials and getattr(config, "keep_last", False)):
                     break
                 erased, backtracks, failed = erased + len(candidate) - len(text), backtracks + 1, trial == trials
                 if failed:

@@ -6,6 +6,8 @@ import numpy as np
 import prefix_tables
 import pytest
 
+from padir.decoding.backtracking import Backtracking
+from padir.decoding.rejection import BestOf, TokenwiseRejection
 from padir.decoding.verifiers import (
     AlwaysAccept,
     BlockEnd,
@@ -16,6 +18,7 @@ from padir.decoding.verifiers import (
     ends_in,
     for_rows,
     rejects,
+    with_threshold,
 )
 from padir.errors import PadirError
 from padir.types import EOS_ID
@@ -32,9 +35,16 @@ def test_a_prefix_is_rejected_below_the_threshold_alone():
     assert rejects(jnp.array([0.0, 0.49, 0.5, 1.0]), 0.5).tolist() == [True, True, False, False]
     assert not rejects(AlwaysAccept()(*prefixes(5, 3)), 1.0).any()
     assert not rejects(jnp.zeros(3), 0.0).any()
+    assert rejects(jnp.array([0.49, 0.5]), None).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), None])
+def test_the_threshold_of_a_verifier_is_for_samplers_without_one():
+    assert with_threshold(Backtracking(), 0.1) == Backtracking(threshold=0.1)
+    assert with_threshold(TokenwiseRejection(threshold=0.7), 0.1) == TokenwiseRejection(threshold=0.7)
+    assert with_threshold(BestOf(), 0.1) == BestOf()
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "0.5"])
 def test_bad_thresholds_are_named(value):
     with pytest.raises(PadirError, match=r"Sampler\.threshold: "):
         check_threshold("Sampler.threshold", value)

@@ -8,10 +8,13 @@ import padir
 from padir.data.records import PreparedSet
 from padir.decoding import automaton
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.backtracking import Backtracking
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import Sampling
 from padir.decoding.verified import Verified
+from padir.decoding.verifiers import RandomVerifier
 from padir.errors import PadirError
 from padir.evaluation.evaluate import evaluate
 from padir.inference import constraint
@@ -92,9 +95,9 @@ def test_a_source_without_room_fails_and_is_counted(tiny, examples):
     assert not found.cut_off
 
 
-@pytest.mark.parametrize("name", ["greedy", "refinement"])
-def test_a_source_with_too_many_terms_fails_alone(tiny, examples, name, capsys):
-    kind, decode = DECODES[name]
+def test_a_source_with_too_many_terms_fails_alone(tiny, examples, capsys):
+    """In a refinement, where each term is a state of its own."""
+    kind, decode = DECODES["refinement"]
     letters = [letter for letter in "abcdefghijklmnoprstuvw" if letter not in examples[0].source_text.split()][:12]
     words = sorted({word.strip(".?!") for example in examples for word in example.target_text.split()}, key=len)[-12:]
     translator = padir.load(getattr(tiny, kind), constraint={"terms": dict(zip(letters, words, strict=True))})
@@ -103,6 +106,42 @@ def test_a_source_with_too_many_terms_fails_alone(tiny, examples, name, capsys):
     assert both[0] == translator.translate([examples[0].source_text], decode)[0]
     assert both[0].text and both[0].constraint_met
     assert (both[1].text, both[1].failed, both[1].constraint_met) == ("", True, False)
+
+
+def test_many_terms_of_one_source_are_written(tiny, examples, capsys):
+    """Twelve of them, more than states could keep, in a batch with a source without any."""
+    letters = [letter for letter in "abcdefghijklmnoprstuvw" if letter not in examples[0].source_text.split()][:12]
+    words = sorted({word.strip(".?!") for example in examples for word in example.target_text.split()}, key=len)[:12]
+    translator = padir.load(tiny.ar, constraint={"terms": dict(zip(letters, words, strict=True))})
+    texts = [examples[0].source_text, " ".join(letters)]
+    for decode in (
+        Autoregressive(max_length_ratio=5.0),
+        Autoregressive(sampling=Sampling(1.0), max_length_ratio=5.0),
+        BeamSearch(beam_size=2, max_length_ratio=5.0),
+    ):
+        both = translator.translate(texts, decode)
+        assert all(each.constraint_met and not each.failed for each in both), both
+        assert all(word in both[1].text for word in words)
+        assert both[0].text == translator.translate(texts[:1], decode)[0].text
+    assert "no translation" not in capsys.readouterr().err
+    short = translator.translate(texts, Autoregressive(max_length_ratio=1.0))
+    assert short[1].failed and not short[0].failed
+
+
+def test_verified_decoding_writes_what_constrained_greedy_writes(tiny, examples, terms):
+    sources = [example.source_ids for example in examples]
+    greedy = padir.load(tiny.ar, constraint={"terms": terms}).translate_ids(sources, Autoregressive())
+    verified = padir.load(tiny.padir, verify_with=tiny.ar, constraint={"terms": terms})
+    found = verified.translate_ids(sources, Verified(target_buckets=()))
+    assert [each.text for each in found] == [each.text for each in greedy]
+    assert all(each.constraint_met for each in found)
+
+
+def test_generation_under_a_verifier_obeys(tiny, examples, terms):
+    sources = [example.source_ids for example in examples]
+    translator = padir.load(tiny.ar, constraint={"terms": terms}, verifier=RandomVerifier())
+    found = translator.translate_ids(sources, Guided(sampler=Backtracking(threshold=0.2), num_samples=2))
+    assert all(each.constraint_met for each in found) and sum(each.queries.backtracks for each in found) > 10
 
 
 def test_batches_are_made_smaller_where_tables_are_large(tiny, examples, terms, monkeypatch):
@@ -119,10 +158,10 @@ def test_batches_are_made_smaller_where_tables_are_large(tiny, examples, terms, 
 
 def test_what_every_source_must_obey_is_brought_to_the_device_once(tiny):
     given = padir.load(tiny.ar, constraint={"forbidden": ["a"]}).constraint
-    tables = given.tables([[5, 1], [6, 1], [7, 1]])
-    first = given.automaton(tables[:2], 2, (0, 0))
-    assert given.automaton(tables[2:], 2, (0, 0)) is first
-    assert given.automaton(tables, 4, (0, 0)) is not first
+    tables = given.tables([[5, 1], [6, 1], [7, 1]], Autoregressive())
+    first = given.automaton(tables[:2], 2, (0, 0, 0))
+    assert given.automaton(tables[2:], 2, (0, 0, 0)) is first
+    assert given.automaton(tables, 4, (0, 0, 0)) is not first
 
 
 def test_a_term_that_no_source_can_have_is_refused(tiny):
@@ -134,8 +173,5 @@ def test_what_does_not_go_together_is_refused(tiny):
     translator = padir.load(tiny.padir, constraint={"forbidden": ["a"]})
     with pytest.raises(PadirError, match="Refinement.sampling: does not go with a constraint"):
         translator.checked(Refinement(sampling=Sampling(1.0)))
-    verified = padir.load(tiny.padir, verify_with=tiny.ar, constraint={"forbidden": ["a"]})
-    with pytest.raises(PadirError, match="constraint: does not go with Verified"):
-        verified.checked(Verified())
     with pytest.raises(PadirError, match="constraint: required: no piece of the vocabulary has '☃'"):
         padir.load(tiny.ar, constraint={"required": ["☃"]})

@@ -24,6 +24,16 @@ pytestmark = pytest.mark.usefixtures("optimised")
 TOLERANCE = 5e-4
 
 
+SIZES = {
+    "embed_dim": 16,
+    "num_heads": 2,
+    "head_dim": 8,
+    "mlp_dim": 32,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
 def rewrite_config(folder, **changes):
     """Changes keys of config.json; None removes one."""
     path = folder / "config.json"
@@ -107,6 +117,16 @@ class TestTheirNumbers:
 
 
 class TestRoundTrip:
+    def test_other_numbers_of_buckets(self, tmp_path):
+        network = NetworkConfig(**SIZES, causal=True, positional_attention=False, relative_buckets=48)
+        model = AutoregressiveModel(TokenIds(20), network, 8, 8)
+        huggingface.save(tmp_path, model, model.init(0))
+        rewrite_config(tmp_path, padir=None)
+        loaded = huggingface.load(tmp_path)
+        assert loaded.model.network.relative_buckets == 48
+        assert loaded.params["network"]["encoder"]["relpos_bias"]["rel_embedding"].shape == (2, 48)
+        assert t5x.config_from_params(t5x.flat_params(*loaded)).relative_buckets == 48
+
     def test_theirs(self, hugging_face, tmp_path):
         """A tied T5 comes out as it came in: names, shapes, bits, and a configuration that says the same."""
         folder = hugging_face("t5_10")
@@ -288,7 +308,10 @@ class TestMisfits:
                 {"feed_forward_proj": "gated-silu"},
                 "feed_forward_proj 'gated-silu' is not supported; only relu, gated-gelu",
             ),
-            ({"relative_attention_num_buckets": 64}, "relative_attention_num_buckets 64 is not supported; only 32"),
+            (
+                {"relative_attention_max_distance": 64},
+                "relative_attention_max_distance 64 is not supported; only 128",
+            ),
             ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon 1e-05 is not supported; only 1e-06"),
             ({"decoder_start_token_id": 3}, "decoder_start_token_id 3 is not supported; only 0"),
             ({"d_ff": None}, "has no 'd_ff'"),

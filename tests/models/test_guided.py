@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_models
 
+from padir.decoding.action_guided import ActionValueGuided
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.guided import Guided
@@ -36,11 +37,14 @@ def decode(source, config, judge, key=KEY):
 
 @jax.jit
 def teacher_forced(source, targets):
-    """Log-probabilities and hidden states of all prefixes of targets [N, L] of one source a row: [N, L + 1, …]."""
+    """Log-probabilities and hidden states of all prefixes of targets [N, L] of one source a row: [N, L + 1, …].
+
+    And hidden states of each layer [N, layers, L + 1, E].
+    """
     network = MODEL.module(PARAMS).network
     plan = network.plan(MODEL.encode(network, source), source, targets.shape[1] + 1)
-    hidden = network.decode(jnp.pad(targets, ((0, 0), (1, 0))), plan).hidden
-    return log_probabilities(network.logits(hidden), MODEL.ids), hidden
+    output = network.decode(jnp.pad(targets, ((0, 0), (1, 0))), plan, keep_layers=True)
+    return log_probabilities(network.logits(output.hidden), MODEL.ids), output.hidden, output.layer_hidden
 
 
 def listed(lists, length=5):
@@ -155,6 +159,21 @@ def test_a_probe_reads_the_states_of_the_prefixes_it_judges():
     assert found.queries.erased.sum() > 40
 
 
+def test_a_verifiers_own_layer_and_threshold():
+    """Tokenwise rejection accepts what a probe of the first layer gives a log-odds of 1 or more."""
+    config, odds = Guided(sampler=TokenwiseRejection(max_trials=50), num_samples=8), 1.0
+    judge = Judge(probe(), layer=1, threshold=float(jax.nn.sigmoid(odds)))
+    found = decode(SOURCE, config, judge)
+    tokens = found.tokens.reshape(32, -1)
+    layers = teacher_forced(jnp.repeat(SOURCE, 8, 0), tokens)[2]
+    judgements = np.stack([probe().log_odds(layers[:, 0, at]) for at in range(1, tokens.shape[1] + 1)], axis=1)
+    written = np.asarray(tokens > 0)
+    assert (judgements[written] > odds - 1e-4).all() and written.sum() > 20
+    # A sampler with a threshold of its own keeps it.
+    own = decode(SOURCE, dataclasses.replace(config, sampler=TokenwiseRejection(50, threshold=0.0)), judge)
+    assert own.queries.erased.sum() == 0
+
+
 @pytest.mark.parametrize("sampler", [Backtracking(stride=2), BlockBestOf(candidates=3), TokenwiseRejection(50)])
 def test_a_translation_depends_on_its_source_alone(sampler):
     config, judge = Guided(sampler=sampler, num_samples=2), Judge(probe())
@@ -176,6 +195,31 @@ def test_a_translation_depends_on_its_source_alone(sampler):
     np.testing.assert_array_equal(together.queries.queries, together.predicted_lengths + together.queries.erased)
 
 
+@pytest.mark.parametrize("weighed", [4, 1000])
+def test_a_trained_verifier_weighs_the_likeliest_next_tokens(weighed):
+    """The shares of a first token: those of the generator times the probe's judgements of the weighed tokens."""
+    count, width = 3000, MODEL.ids.vocab_size
+    source, judge = SOURCE[:1], Judge(probe(), threshold=0.4)
+    empty = jnp.zeros((1, 10), jnp.int32)
+    log_probs = np.asarray(teacher_forced(source, empty)[0])[0, 0]
+    texts = jnp.zeros((width, 10), jnp.int32).at[:, 0].set(jnp.arange(width))
+    said = np.asarray(jax.nn.sigmoid(probe().log_odds(teacher_forced(jnp.repeat(source, width, 0), texts)[1][:, 1])))
+    likeliest = np.argsort(-log_probs)[:weighed]
+    base = np.where(np.isin(np.arange(width), likeliest), np.exp(log_probs), 0.0)
+    for sampler, law in (
+        (ActionValueGuided(), base * said),
+        (LocallyConstrained(), base * (said >= 0.4)),
+    ):
+        found = decode(source, Guided(sampler=sampler, num_samples=count, weighed=weighed), judge)
+        shares = np.bincount(np.asarray(found.tokens)[0, :, 0], minlength=width) / count
+        assert np.abs(shares - law / law.sum()).max() < 5 * np.sqrt(0.25 / count)
+        assert (shares[law == 0] == 0).all()
+        # Each position takes its pass and one for every token that is weighed; none of these is a query.
+        passes = min(weighed, width) + 1
+        np.testing.assert_array_equal(found.steps_run, np.asarray(found.queries.queries + found.failed) * passes)
+        np.testing.assert_array_equal(found.queries.erased, 0)
+
+
 def test_sources_have_numbers_of_their_own():
     sources = tiny_models.rows(200, 9, seed=3)
     numbers = number_of_source(sources)
@@ -190,8 +234,12 @@ def test_sources_have_numbers_of_their_own():
     ("options", "config", "message"),
     [
         ({}, Guided(), "generates under a verifier, and there is none; give --verifier=DIR"),
-        ({"judge": Judge(probe())}, Guided(sampler=LocallyConstrained()), "weighs every next token"),
-        ({"judge": Judge(probe())}, Guided(sampler=ValueGuided()), "weighs every next token"),
+        ({"judge": Judge(probe())}, Guided(sampler=ValueGuided()), "set it to 'proposal', or use a Listed verifier"),
+        (
+            {"judge": Judge(probe())},
+            Guided(sampler=ActionValueGuided(bound=1.0)),
+            "takes a decoder pass; set it to None",
+        ),
         ({"judge": Judge(probe()), "lengths": jnp.ones(4, jnp.int32)}, Guided(), "leave the lengths"),
     ],
 )

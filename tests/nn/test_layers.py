@@ -170,6 +170,16 @@ def test_relative_position_buckets_equal_the_release(golden):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_more_buckets_tell_more_distances_apart(rngs):
+    """Causal attention with 80 buckets has one for each distance below 40, with 32 for each below 16."""
+    for count, exact in ((80, 40), (32, 16)):
+        bias = layers.RelativePositionBias(2, bidirectional=False, num_buckets=count, rngs=rngs)
+        of_distance = np.asarray(bias(50))[0, 0, -1, ::-1]
+        assert bias.rel_embedding[...].shape == (2, count)
+        assert len(np.unique(of_distance[:exact])) == exact
+        assert len(np.unique(of_distance[exact:])) < 50 - exact
+
+
 def test_relative_position_bias_reads_key_minus_query(rngs):
     bias = layers.RelativePositionBias(2, bidirectional=True, rngs=rngs)
     table = np.asarray(bias.rel_embedding[...])

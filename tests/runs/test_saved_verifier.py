@@ -24,10 +24,24 @@ def probe(*hidden, standardised=True):
 @pytest.mark.parametrize("made", [probe(), probe(7, 3), probe(standardised=False)])
 def test_scores_are_the_same_after_loading(tmp_path, made):
     save_verifier(tmp_path / "verifier", made, GENERATOR, {"accuracy": 0.75})
-    loaded = load_verifier(tmp_path / "verifier", GENERATOR)
+    loaded, layer, threshold = load_verifier(tmp_path / "verifier", GENERATOR)
+    assert (layer, threshold) == (None, 0.5)
     np.testing.assert_array_equal(loaded(None, None, FEATURES), made(None, None, FEATURES))
     record = json.loads((tmp_path / "verifier" / RECORD_FILE).read_text())
     assert record["accuracy"] == 0.75 and record["generator_params_sha256"] == params_sha256(GENERATOR)
+
+
+def test_layer_and_threshold_are_kept(tmp_path):
+    save_verifier(tmp_path, probe(), GENERATOR, {}, layer=3, threshold=0.1)
+    assert load_verifier(tmp_path, GENERATOR)[1:] == (3, 0.1)
+    # Older verifiers know neither.
+    record = json.loads((tmp_path / RECORD_FILE).read_text())
+    del record["layer"], record["threshold"]
+    (tmp_path / RECORD_FILE).write_text(json.dumps(record))
+    assert load_verifier(tmp_path, GENERATOR)[1:] == (None, 0.5)
+    (tmp_path / RECORD_FILE).write_text(json.dumps(record | {"layer": "last"}))
+    with pytest.raises(PadirError, match="damaged.*layer 'last' or threshold 0.5"):
+        load_verifier(tmp_path, GENERATOR)
 
 
 def test_another_generator_is_refused(tmp_path):
@@ -77,4 +91,4 @@ def test_arrays_that_do_not_fit_each_other_are_named(tmp_path, changes, message)
 def test_saving_again_replaces(tmp_path):
     save_verifier(tmp_path, probe(5, 6), GENERATOR, {})
     save_verifier(tmp_path, probe(), GENERATOR, {})
-    assert len(load_verifier(tmp_path, GENERATOR).layers) == 1
+    assert len(load_verifier(tmp_path, GENERATOR).probe.layers) == 1

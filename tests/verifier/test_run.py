@@ -16,7 +16,7 @@ from padir.decoding.autoregressive import START_ID
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.guided import Guided
 from padir.decoding.sampling import Sampling
-from padir.decoding.stepwise import save_examples
+from padir.decoding.stepwise import judged_by, save_examples
 from padir.decoding.verifiers import AlwaysAccept
 from padir.errors import PadirError
 from padir.models.prefixes import prefix_steps
@@ -113,7 +113,7 @@ def test_what_is_saved(tiny, translator, verifier, collected):
     at_half = record["by_threshold"]["0.5"]
     assert 0.0 <= at_half["fine_prefixes_rejected"] <= 1.0
     # Accuracy is what both rates come to.
-    probe = load_verifier(folder, translator.params)
+    probe = load_verifier(folder, translator.params).probe
     said = np.asarray(probe(None, None, collected.features)) >= 0.5
     assert record["training"]["epochs"] == 5
     share = (said == collected.labels).mean()
@@ -130,6 +130,15 @@ def test_features_of_the_users_own(tiny, tmp_path):
     record = train_verifier(run_dir=str(tiny.ar), output_dir=str(tmp_path / "own"), features=str(tmp_path / "own.npz"))
     assert record["accuracy"] == 1.0 and record["validation_examples"] == 150
     assert record["by_threshold"]["0.5"] == {"wrong_prefixes_rejected": 1.0, "fine_prefixes_rejected": 0.0}
+    # Without a model of ours; it then serves no model of ours.
+    foreign = train_verifier(output_dir=str(tmp_path / "foreign"), features=str(tmp_path / "own.npz"), layer=27)
+    assert foreign["accuracy"] == 1.0 and (foreign["layer"], foreign["generator_params_sha256"]) == (27, None)
+    probe, layer, _ = load_verifier(tmp_path / "foreign", None)
+    one = judged_by(probe)
+    assert layer == 27 and [one([], row) > 0.5 for row in features[:50]] == labels[:50].tolist()
+    np.testing.assert_allclose([one([], row) for row in features[:50]], probe(None, None, features[:50]), atol=1e-5)
+    with pytest.raises(PadirError, match="the model with params_sha256 None…, but this model has "):
+        padir.load(tiny.ar, verifier=tmp_path / "foreign")
     save_examples(tmp_path / "narrow.npz", features[:, :7], labels, np.arange(1500))
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "other.npz", features=features)
@@ -148,6 +157,24 @@ def test_features_of_the_users_own(tiny, tmp_path):
             train_verifier(run_dir=str(tiny.ar), output_dir=str(tmp_path), features=str(tmp_path / f"{name}.npz"))
 
 
+def test_a_layer_and_a_threshold(tiny, tmp_path, translator, examples):
+    """A probe of the first layer translates with the features that it was trained on."""
+    options = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "num_sources": 96, "batch_size": 32}
+    chosen = {"layer": 1, "threshold": 0.25, "training": ProbeTraining(epochs=5)}
+    record = train_verifier(**options, **chosen, output_dir=str(tmp_path))
+    assert (record["features"], record["layer"], record["threshold"]) == ("decoder, layer 1", 1, 0.25)
+    judge = padir.load(tiny.ar, verifier=tmp_path).judge
+    assert (judge.layer, judge.threshold) == (1, 0.25)
+    found = collect(translator, examples, valid_translations, PLAIN, batch_size=32, seed=0, layer=1)
+    other = collect(translator, examples, valid_translations, PLAIN, batch_size=32, seed=0)
+    np.testing.assert_array_equal(found.labels, other.labels)
+    assert np.abs(found.features - other.features).max() > 0.1
+    with pytest.raises(PadirError, match="layer: 5 is none of the decoder's, 1 to 1"):
+        train_verifier(**options, output_dir=str(tmp_path / "no"), layer=5)
+    with pytest.raises(PadirError, match=r"threshold: 2.0 is not in \[0, 1\]"):
+        train_verifier(**options, output_dir=str(tmp_path / "no"), threshold=2.0)
+
+
 def never(source):
     return frozenset()
 
@@ -156,6 +183,8 @@ def test_what_cannot_be_trained_is_refused(tiny, tmp_path):
     options = {"run_dir": str(tiny.ar), "output_dir": str(tmp_path / "out"), "num_sources": 4, "batch_size": 4}
     with pytest.raises(PadirError, match="give either --data_dir"):
         train_verifier(**options)
+    with pytest.raises(PadirError, match="give --run_dir, whose translations go wrong, or --features"):
+        train_verifier(output_dir=str(tmp_path), data_dir=str(tiny.data))
     with pytest.raises(PadirError, match="Guided does not fit a PadirModel"):
         train_verifier(**options | {"run_dir": str(tiny.padir), "data_dir": str(tiny.data)})
     # Of a task without a known grammar.
