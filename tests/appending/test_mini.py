@@ -46,7 +46,9 @@ def test_texts_and_tokens():
         lines.tokens_of("A")
 
 
-def test_every_part_runs_and_counts():
+def test_every_part_runs_and_counts(monkeypatch):
+    # All that this model writes is wrong from the first token on.
+    monkeypatch.setattr(mini.protocol, "example_places", lambda *_, requested: [(0, 1.0), (1, 0.0)])
     writer = Writer(CONFIG, tiny_models.sharpen(CONFIG.model.init(0)))
     names = CONFIG.known_names
     plain = Backtracking(quota=0, sampling=Sampling(temperature=1.0))
@@ -56,9 +58,9 @@ def test_every_part_runs_and_counts():
     assert ["".join(lines.pieces_of(row[:4])) for row in tokens] == [f"{name}\n" for name in names]
     np.testing.assert_array_equal(queries, (tokens > 0).sum(axis=1) - lines.PROMPT)
     verifiers = train_verifiers(writer)
-    # One layer, and what the norm makes of it. No text of this model is right from the first token on.
+    # One layer, and what the norm makes of it.
     assert list(verifiers) == ["layer 1", LAST] and [layer for layer, _ in verifiers.values()] == [1, None]
-    assert all(of.training_examples + of.validation_examples >= 60 for _, of in verifiers.values())
+    assert all(of.training_examples + of.validation_examples == 120 for _, of in verifiers.values())
     found = compare(writer, verifiers)
     assert list(found) == [PLAIN, RANDOM, "backtracking, layer 1", f"backtracking, {LAST}", BLOCK]
     assert all(row.runs == 2 and 0 <= row.accuracy[0] <= 1 for row in found.values())
