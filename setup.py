@@ -48,7 +48,7 @@ EXTRAS = {
     "cuda": ["jax[cuda12]>=0.10"],
     "cuda13": ["jax[cuda13]>=0.10"],
     # Pretrained code models under a verifier (`padir.interop.causal_lm`).
-    "transformers": ["transformers>=4.56", "torch>=2.6"],
+    "transformers": ["transformers>=4.56,<5.40", "torch>=2.6"],
     # `make docs`. jinja2 also renders the pages of results (docs/figures.py).
     "docs": [
         "sphinx>=8",

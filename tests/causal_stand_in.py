@@ -47,7 +47,7 @@ class WindowCache(Cache):
     """One that cannot be cut."""
 
     def crop(self, length):
-        raise ValueError("some states are lost")
+        raise RuntimeError("some states are lost")
 
 
 class Tokenizer:

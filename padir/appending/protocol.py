@@ -226,7 +226,12 @@ class _Recorder:
 
 
 def example_places(
-    pieces: Sequence[str], name: str, random: np.random.Generator, *, line_ends_only: bool = False
+    pieces: Sequence[str],
+    name: str,
+    random: np.random.Generator,
+    *,
+    line_ends_only: bool = False,
+    requested: int = REQUESTED,
 ) -> list[tuple[int, float]]:
     """Which tokens of a completion end the prefixes that a verifier learns, and their labels.
 
@@ -235,12 +240,13 @@ def example_places(
       name: of the function.
       random: chooses the token that is fine.
       line_ends_only: whether a prefix must end a line.
+      requested: test cases that were asked for.
 
     Returns:
       (index of the token, 1 if the prefix is fine, else 0), at most one of each.
     """
     text = "".join(pieces)
-    error = append_tests.first_error(text, name)
+    error = append_tests.first_error(text, name, requested)
     if error is not None and not error.trains_verifier:
         # What follows the last test case neither counts nor teaches.
         pieces, error = pieces[: append_tests.token_at(pieces, error.position)], None

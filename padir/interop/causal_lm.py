@@ -158,7 +158,7 @@ class CausalLM:
             return True
         try:
             state.cache.crop(length)
-        except (AttributeError, NotImplementedError, ValueError):
+        except (AttributeError, NotImplementedError, RuntimeError, ValueError):
             return False
         del state.tokens[length:]
         return state.cache.get_seq_length() == length

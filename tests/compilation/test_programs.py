@@ -15,8 +15,10 @@ from padir.compilation.hlo import analyse
 from padir.compilation.programs import Compiled, Decode, Refused, Update, compiled
 from padir.compilation.topologies import named
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.stopping import StopNever
+from padir.decoding.value_guided import ValueGuided
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
@@ -97,6 +99,23 @@ def request_of_one(request, topology):
 
 def test_a_request_stays_on_the_device(request_of_one):
     assert analyse(request_of_one[1].text).host_transfers == 0
+
+
+@pytest.mark.parametrize(
+    ("decode", "options"),
+    [
+        (Guided(), {"judged": True}),
+        (Guided(sampler=ValueGuided(children="proposal")), {"judged": True}),
+        (Autoregressive(), {"constraint": (64, 128)}),
+        (Guided(), {"judged": True, "constraint": (64, 128)}),
+    ],
+    ids=["backtracking", "VGB", "constrained", "both"],
+)
+def test_loops_under_a_judge_or_a_constraint_stay_on_the_device(decode, options):
+    """Rows that erase tokens, walk up and down, or follow an automaton need no word from the host."""
+    program = Decode(MODELS["ar"], decode, 2, 16, 1, **options)
+    said = analyse(compiled(lambda: program.lower(named("v5e-1"))).text)
+    assert said.host_transfers == 0 and any(not loop.known and loop.cycles > 0 for loop in said.loops)
 
 
 def test_a_request_rounds_no_weight(request_of_one):
