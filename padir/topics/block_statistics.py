@@ -184,7 +184,7 @@ def attention_of_pairs(sentences: Iterable[Sentence], pairs: Sequence[tuple[int,
     Returns:
       The mean; NaN if no pair occurs.
     """
-    wanted = {pair for pair in pairs} | {(other, word) for word, other in pairs}
+    wanted = set(pairs) | {(other, word) for word, other in pairs}
     total, count = 0.0, 0
     for tokens, weights in sentences:
         found = np.array([[(int(word), int(other)) in wanted for other in tokens] for word in tokens])

@@ -12,7 +12,7 @@ import numpy as np
 
 from padir.checks import finite
 from padir.errors import PadirError
-from padir.topics.topic_model import MASK, counts_of
+from padir.topics.topic_model import MASK, Documents, counts_of
 from padir.types import Array
 
 CROSS_ENTROPY, SQUARED = "cross_entropy", "squared"
@@ -59,25 +59,55 @@ class Rows(NamedTuple):
     labels: Array
 
 
-def masked(key: Array, words: Array, inside: Array, words_count: int, masking: MaskingConfig) -> tuple[Array, Array]:
+class Batch(NamedTuple):
+    """The same of sampled documents, with less memory; leading axes, such as one of steps, are possible.
+
+    Attributes:
+      counts: [..., B, V] float32, how often each token is in each masked document.
+      of_masks: [..., B, V] float32, the weights of labels at each document's MASKs.
+      document, query, label: [..., R] int32, those of masked positions without MASK.
+      weight: [..., R] float32, their weights.
+    """
+
+    counts: Array
+    of_masks: Array
+    document: Array
+    query: Array
+    label: Array
+    weight: Array
+
+    def rows(self) -> Rows:
+        """As rows: one for all MASKs of each document, and one for each other masked position; without leading axes."""
+        batch, vocabulary = self.counts.shape
+        of_others = self.weight[:, None] * jax.nn.one_hot(self.label, vocabulary)
+        return Rows(
+            self.counts,
+            jnp.concatenate([jnp.arange(batch), self.document]),
+            jnp.concatenate([jnp.full(batch, MASK), self.query]),
+            jnp.concatenate([self.of_masks, of_others]),
+        )
+
+
+def masked(
+    generator: np.random.Generator, documents: Documents, words: int, masking: MaskingConfig
+) -> tuple[np.ndarray, np.ndarray]:
     """Masks documents.
 
     Args:
-      key: a JAX key.
-      words: [B, L] int32.
-      inside: [B, L] bool, positions within each document.
-      words_count: T v; random words are 1..T v.
+      generator: draws the masks.
+      documents: the documents.
+      words: T v; random words are 1..T v.
       masking: the probabilities.
 
     Returns:
-      The masked documents [B, L] int32, and M as [B, L] bool.
+      The masked documents [..., L] int32, and M as [..., L] bool.
     """
-    of_choice, of_kind, of_word = jax.random.split(key, 3)
-    chosen = inside & (jax.random.uniform(of_choice, words.shape) < masking.p_m)
-    kind = jax.random.uniform(of_kind, words.shape)
-    random = jax.random.randint(of_word, words.shape, 1, words_count + 1)
-    instead = jnp.where(kind < masking.p_c, words, jnp.where(kind < masking.p_c + masking.p_r, random, MASK))
-    return jnp.where(chosen, instead, words), chosen
+    shape = documents.words.shape
+    chosen = documents.inside & (generator.random(shape, np.float32) < masking.p_m)
+    kind = generator.random(shape, np.float32)
+    random = generator.integers(1, words + 1, shape, np.int32)
+    instead = np.where(kind < masking.p_c + masking.p_r, random, np.int32(MASK))
+    return np.where(chosen & (kind >= masking.p_c), instead, documents.words), chosen
 
 
 def frequencies_after_masking(frequencies: Array, masking: MaskingConfig) -> Array:
@@ -97,35 +127,40 @@ def frequencies_after_masking(frequencies: Array, masking: MaskingConfig) -> Arr
     return numpy.where(is_mask, masking.p_m * (1.0 - masking.p_c - masking.p_r), words)
 
 
-def most_other(positions: int, masking: MaskingConfig) -> int:
-    """A number of masked positions without MASK that a batch never has: 10 standard deviations above their mean."""
-    mean = positions * masking.p_m * (masking.p_c + masking.p_r)
-    return min(positions, 1 + math.ceil(mean + 10.0 * math.sqrt(mean)))
-
-
-def rows_of(words: Array, tokens: Array, chosen: Array, inside: Array, vocabulary: int, masking: MaskingConfig) -> Rows:
-    """The rows of a batch: one for all MASKs of each document, and one for each other masked position.
+def batch_of(documents: Documents, tokens: np.ndarray, chosen: np.ndarray, vocabulary: int) -> Batch:
+    """What a model must predict in masked documents; see `masked`.
 
     Args:
-      words: [B, L] int32 documents.
-      tokens: [B, L] int32, the same after masking.
-      chosen: [B, L] bool, M.
-      inside: [B, L] bool, positions within each document.
+      documents: [..., B, L].
+      tokens: [..., B, L], the same after masking.
+      chosen: [..., B, L] bool, M.
       vocabulary: T v + 1.
-      masking: what they were masked with.
+
+    Returns:
+      The batch. Its last axis R is as long as the largest number of masked positions without MASK, rounded up to
+      hundreds, so that compiled programs fit the next one, too.
     """
-    batch, size = len(words), most_other(words.size, masking)
-    weight = 1.0 / (batch * jnp.maximum(chosen.sum(axis=1), 1))
-    others = chosen & (tokens != MASK)
-    document, position = jnp.nonzero(others, size=size, fill_value=0)
-    used = jnp.arange(size) < others.sum()
-    of_others = jnp.where(used, weight[document], 0.0)[:, None] * jax.nn.one_hot(words[document, position], vocabulary)
-    of_masks = weight[:, None] * counts_of(words, chosen & (tokens == MASK), vocabulary)
-    return Rows(
-        counts_of(tokens, inside, vocabulary),
-        jnp.concatenate([jnp.arange(batch), document]),
-        jnp.concatenate([jnp.full(batch, MASK), tokens[document, position]]),
-        jnp.concatenate([of_masks, of_others]),
+    words, shape = documents.words, tokens.shape
+    weight = 1.0 / (shape[-2] * np.maximum(chosen.sum(axis=-1), 1))
+    others = (chosen & (tokens != MASK)).reshape(-1, shape[-2] * shape[-1])
+    number = others.sum(axis=1)
+    size = 100 * math.ceil(max(1, number.max()) / 100)
+    batch, at = np.nonzero(others)
+    place = np.arange(len(batch)) - np.repeat(np.cumsum(number) - number, number)
+
+    def gathered(values: np.ndarray, dtype: type) -> np.ndarray:
+        padded = np.zeros((len(others), size), dtype)
+        padded[batch, place] = values.reshape(len(others), -1)[batch, at]
+        return padded.reshape(*shape[:-2], size)
+
+    everywhere = np.broadcast_to(weight[..., None], shape)
+    return Batch(
+        counts_of(tokens, documents.inside, vocabulary),
+        (weight[..., None] * counts_of(words, chosen & (tokens == MASK), vocabulary)).astype(np.float32),
+        gathered(np.broadcast_to(np.arange(shape[-2])[:, None], shape), np.int32),
+        gathered(tokens, np.int32),
+        gathered(words, np.int32),
+        gathered(everywhere, np.float32),
     )
 
 

@@ -10,18 +10,14 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from padir.checks import whole
 from padir.errors import PadirError
-from padir.types import Array
 
 MASK = 0
 # Exact documents are enumerated, one row of T v + 1 numbers for each set of topics.
 _MOST_DOCUMENTS = 100_000
-_TRIES = 6
 
 
 @dataclass(frozen=True)
@@ -93,72 +89,72 @@ class Lengths:
             raise PadirError(f"Lengths.longest: {self.longest} is below Lengths.shortest = {self.shortest}")
 
 
+@dataclass(frozen=True)
+class Documents:
+    """Sampled documents, padded.
+
+    Attributes:
+      words: [..., L] int32; MASK beyond a document's length.
+      inside: [..., L] bool, positions within each document.
+      proportions: [..., T] float64, the probability of each topic at each position.
+    """
+
+    words: np.ndarray
+    inside: np.ndarray
+    proportions: np.ndarray
+
+
 def sample_lda(
-    key: Array, model: TopicModel, count: int, lengths: Lengths, concentration: float
-) -> tuple[Array, Array, Array]:
+    generator: np.random.Generator, model: TopicModel, shape: tuple[int, ...], lengths: Lengths, concentration: float
+) -> Documents:
     """Draws documents whose topic proportions are symmetric Dirichlet, the data of the thesis's experiments.
 
     Args:
-      key: a JAX key.
+      generator: draws them.
       model: the topics.
-      count: B, how many.
+      shape: of the array of documents, e.g. (steps, batch).
       lengths: of documents.
       concentration: of the Dirichlet distribution, positive; the thesis's is 0.1.
-
-    Returns:
-      words [B, longest] int32, whose entries beyond a document's length are MASK; inside [B, longest] bool; and
-      proportions [B, T] float32.
     """
-    of_topics, of_rest = jax.random.split(key)
-    proportions = _dirichlet(of_topics, concentration, (count, model.topics))
-    return (*_sample(of_rest, model, proportions, lengths), proportions)
-
-
-def _dirichlet(key: Array, concentration: float, shape: tuple[int, int]) -> Array:
-    """Symmetric Dirichlet: gamma variables by the method of Marsaglia and Tsang, as shares of their sum.
-
-    `jax.random.dirichlet` loops over entries one by one on a CPU, which takes longer than the rest of a training step.
-    Here all tries are made at once. Each is accepted with a probability above 0.95, so hardly ever none is; the last
-    one is taken then.
-    """
-    of_normal, of_accept, of_power = jax.random.split(key, 3)
-    shift = concentration + 1.0 - 1.0 / 3.0
-    normal = jax.random.normal(of_normal, (_TRIES, *shape))
-    cube = (1.0 + normal / (9.0 * shift) ** 0.5) ** 3
-    bound = 0.5 * normal**2 + shift * (1.0 - cube + jnp.log(jnp.maximum(cube, 1e-30)))
-    accepted = (cube > 0.0) & (jnp.log(jax.random.uniform(of_accept, normal.shape)) < bound)
-    first = jnp.where(accepted.any(axis=0), jnp.argmax(accepted, axis=0), _TRIES - 1)
-    gamma = jnp.log(shift * jnp.take_along_axis(cube, first[None], axis=0)[0].clip(1e-30))
-    # A gamma variable of a smaller concentration by 1, in logarithms, since these are tiny.
-    gamma = gamma + jnp.log(jax.random.uniform(of_power, shape, minval=1e-38)) / concentration
-    return jax.nn.softmax(gamma, axis=-1)
+    return _sample(generator, model, generator.dirichlet([concentration] * model.topics, shape), lengths)
 
 
 def sample_few_topics(
-    key: Array, model: TopicModel, count: int, lengths: Lengths, present: int
-) -> tuple[Array, Array, Array]:
-    """Draws documents of τ different topics, each equally likely at each position; arguments and result as above."""
-    of_topics, of_rest = jax.random.split(key)
-    ranks = jnp.argsort(jax.random.uniform(of_topics, (count, model.topics)), axis=-1)
-    proportions = (ranks < present).astype(jnp.float32) / present
-    return (*_sample(of_rest, model, proportions, lengths), proportions)
+    generator: np.random.Generator, model: TopicModel, present: np.ndarray | int, lengths: Lengths, count: int
+) -> Documents:
+    """Draws documents of τ different topics, each equally likely at each position.
+
+    Args:
+      generator: draws them.
+      model: the topics.
+      present: τ of all documents, or of each, [count].
+      lengths: of documents.
+      count: how many.
+    """
+    present = np.broadcast_to(present, count)[:, None]
+    ranks = np.argsort(np.argsort(generator.random((count, model.topics)), axis=1), axis=1)
+    return _sample(generator, model, (ranks < present) / present, lengths)
 
 
-def _sample(key: Array, model: TopicModel, proportions: Array, lengths: Lengths) -> tuple[Array, Array]:
-    """Words [B, longest] and which positions are inside, given the documents' proportions of topics [B, T]."""
-    of_length, of_topic, of_word = jax.random.split(key, 3)
-    shape = (len(proportions), lengths.longest)
-    length = jax.random.randint(of_length, (shape[0], 1), lengths.shortest, lengths.longest + 1)
-    inside = jnp.arange(lengths.longest) < length
-    # Topics by inversion: how many of the cumulated proportions lie below a uniform number. The last sum may be
+def _sample(generator: np.random.Generator, model: TopicModel, proportions: np.ndarray, lengths: Lengths) -> Documents:
+    """Documents with these proportions of topics [..., T]."""
+    shape = (*proportions.shape[:-1], lengths.longest)
+    length = generator.integers(lengths.shortest, lengths.longest + 1, (*shape[:-1], 1))
+    inside = np.arange(lengths.longest) < length
+    # Topics by inversion: how many of the cumulated proportions lie at or below a uniform number. The last sum may be
     # rounded below 1, and is not compared.
-    below = jnp.cumsum(proportions, axis=-1)[:, None, :-1] <= jax.random.uniform(of_topic, shape)[..., None]
-    topic = below.sum(axis=-1, dtype=jnp.int32)
-    word = 1 + topic * model.words_per_topic + jax.random.randint(of_word, shape, 0, model.words_per_topic)
-    return jnp.where(inside, word, MASK), inside
+    number = generator.random(shape, np.float32)
+    topic = np.zeros(shape, np.int32)
+    for share in np.moveaxis(np.cumsum(proportions, axis=-1)[..., :-1], -1, 0):
+        topic += share[..., None].astype(np.float32) <= number
+    v = model.words_per_topic
+    words = 1 + topic * v + generator.integers(0, v, shape, np.int32)
+    return Documents(np.where(inside, words, np.int32(MASK)), inside, proportions)
 
 
-def counts_of(tokens: Array, inside: Array, vocabulary: int) -> Array:
-    """How often each token is in each document: [B, L] and [B, L] to [B, V] float32."""
-    rows = jnp.arange(len(tokens))[:, None]
-    return jnp.zeros((len(tokens), vocabulary), jnp.float32).at[rows, tokens].add(inside.astype(jnp.float32))
+def counts_of(tokens: np.ndarray, inside: np.ndarray, vocabulary: int) -> np.ndarray:
+    """How often each token is in each document: [..., L] and [..., L] to [..., V] float32."""
+    documents = tokens.reshape(-1, tokens.shape[-1])
+    cells = documents + vocabulary * np.arange(len(documents))[:, None]
+    counts = np.bincount(cells[inside.reshape(documents.shape)], minlength=vocabulary * len(documents))
+    return counts.reshape(*tokens.shape[:-1], vocabulary).astype(np.float32)

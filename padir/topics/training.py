@@ -15,14 +15,16 @@ import optax
 from padir import rng
 from padir.checks import finite, whole
 from padir.errors import PadirError
+from padir.progress import progress
 from padir.topics.masked_language_modelling import (
     CROSS_ENTROPY,
     LOSSES,
+    Batch,
     MaskingConfig,
     Rows,
+    batch_of,
     expected_rows,
     masked,
-    rows_of,
     weighted_loss,
 )
 from padir.topics.single_layer import Parameters, logits_by_counts
@@ -30,7 +32,8 @@ from padir.topics.topic_model import Lengths, TopicModel, sample_lda
 from padir.types import Array
 
 SGD, ADAM = "sgd", "adam"
-Batches = Callable[[Array], Rows]
+# Distinguishes the random numbers of batches from others of the same seed.
+_BATCHES = 1
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,11 @@ class TopicTraining:
                 f"TopicTraining.record_every: {self.steps} steps are not a multiple of {self.record_every}; change one"
             )
 
-    def transformation(self) -> optax.GradientTransformation:
-        """The optimizer."""
-        kept = round(self.steps * (1.0 - self.decay))
-        schedule = optax.join_schedules(
-            [
-                optax.constant_schedule(self.learning_rate),
-                optax.linear_schedule(self.learning_rate, 0.0, max(1, self.steps - kept)),
-            ],
-            [kept],
-        )
-        return optax.sgd(schedule) if self.optimizer == SGD else optax.adam(schedule)
+    def rates(self) -> np.ndarray:
+        """The learning rate of each step, [steps] float32."""
+        falling = max(1, round(self.steps * self.decay))
+        left = (self.steps - np.arange(self.steps)) / falling if self.decay else np.ones(self.steps)
+        return (self.learning_rate * np.minimum(1.0, left)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -107,26 +104,45 @@ class Trained:
         return jax.tree.map(lambda leaf: np.asarray(leaf[seed], np.float64), self.parameters)
 
 
-def lda_rows(
-    key: Array, model: TopicModel, lengths: Lengths, concentration: float, masking: MaskingConfig, batch: int
-) -> Rows:
-    """Rows of a fresh batch of LDA documents."""
-    of_documents, of_masks = jax.random.split(key)
-    words, inside, _ = sample_lda(of_documents, model, batch, lengths, concentration)
-    tokens, chosen = masked(of_masks, words, inside, model.words, masking)
-    return rows_of(words, tokens, chosen, inside, model.vocabulary, masking)
+@dataclass(frozen=True)
+class LdaBatches:
+    """Batches of fresh LDA documents."""
+
+    model: TopicModel
+    lengths: Lengths
+    concentration: float
+    masking: MaskingConfig
+    batch_size: int
+
+    def draw(self, generator: np.random.Generator, steps: int) -> Batch:
+        """Batches for so many steps, on the first axis."""
+        shape = (steps, self.batch_size)
+        documents = sample_lda(generator, self.model, shape, self.lengths, self.concentration)
+        tokens, chosen = masked(generator, documents, self.model.words, self.masking)
+        return batch_of(documents, tokens, chosen, self.model.vocabulary)
+
+    def rows(self, batch: Batch) -> Rows:
+        """The rows of one step."""
+        return batch.rows()
 
 
-def few_topics_rows(key: Array, documents: Array, masking: MaskingConfig, batch: int) -> Rows:
-    """Rows of some infinite documents (Assumption 2.1.1), with the expectation over masks and labels.
+@dataclass(frozen=True)
+class FewTopicsBatches:
+    """Batches of infinite documents (Assumption 2.1.1) of τ topics, with the expectation over masks and labels."""
 
-    Args:
-      key: a JAX key.
-      documents: [C, V] float32, the p_w to choose from.
-      masking: the probabilities.
-      batch: documents of a batch.
-    """
-    return expected_rows(documents[jax.random.randint(key, (batch,), 0, len(documents))], masking)
+    model: TopicModel
+    present: int
+    masking: MaskingConfig
+    batch_size: int
+
+    def draw(self, generator: np.random.Generator, steps: int) -> np.ndarray:
+        """The frequencies p_w of documents for so many steps, [steps, batch_size, V] float32."""
+        documents = self.model.documents(self.present).astype(np.float32)
+        return documents[generator.integers(0, len(documents), (steps, self.batch_size))]
+
+    def rows(self, batch: Array) -> Rows:
+        """The rows of one step."""
+        return expected_rows(batch, self.masking)
 
 
 def rows_loss(parameters: Parameters, rows: Rows, loss: str, mask_visible: bool = True) -> Array:
@@ -151,9 +167,12 @@ def random_parameters(key: Array, shapes: Mapping[str, Sequence[int]], scale: fl
 
 
 def train(
-    seeds: Sequence[int], start: Callable[[Array], Parameters], names: Sequence[str], training: TopicTraining,
-    batches: Batches,
-) -> Trained:  # fmt: skip
+    seeds: Sequence[int],
+    start: Callable[[Array], Parameters],
+    names: Sequence[str],
+    training: TopicTraining,
+    batches: LdaBatches | FewTopicsBatches,
+) -> Trained:
     """Trains one model for each seed, all at once, in float32.
 
     Args:
@@ -161,48 +180,85 @@ def train(
       start: makes the parameters to start from of a key. Parts that are not trained stay as they are.
       names: the names of the trained parts.
       training: how to train.
-      batches: makes a batch of a key.
+      batches: the data.
 
     Raises:
       PadirError: a part has no parameters to train.
     """
     with jax.enable_x64(False):
-        run = jax.jit(jax.vmap(functools.partial(_train, start, tuple(names), training, batches)))
-        parameters, mean_loss, norms = run(jnp.asarray(seeds, jnp.uint32))
-        history = {name: np.asarray(values, np.float64) for name, values in norms.items()}
-        history["loss"] = np.asarray(mean_loss, np.float64)
-    return Trained(parameters, history, np.arange(0, training.steps + 1, training.record_every))
+        keys = [rng.stream(seed, "topics/parameters") for seed in seeds]
+        fixed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[start(key) for key in keys])
+        trained = {name: getattr(fixed, name) for name in names}
+        if lacking := [name for name, part in trained.items() if part is None]:
+            raise PadirError(f"topics: {', '.join(lacking)} cannot be trained: the model has none")
+        fixed = fixed._replace(**dict.fromkeys(names))
+        generators = [np.random.default_rng([seed, _BATCHES]) for seed in seeds]
+        setting = _Setting(training.loss, training.optimizer, training.mask_visible, batches)
+        state = jax.vmap(setting.transformation().init)(trained)
+        records = [{**_norms(trained), "loss": np.full(len(seeds), np.nan)}]
+        for rates in progress(training.rates().reshape(-1, training.record_every), label="training", unit="records"):
+            drawn = [batches.draw(generator, len(rates)) for generator in generators]
+            trained, state, loss = _interval(setting, trained, state, fixed, _stacked(drawn), rates, training.l2)
+            records.append({**_norms(trained), "loss": np.asarray(loss)})
+        history = {name: np.stack([record[name] for record in records], axis=1) for name in records[0]}
+    return Trained(fixed._replace(**trained), history, np.arange(0, training.steps + 1, training.record_every))
 
 
-def _train(
-    start: Callable[[Array], Parameters], names: tuple[str, ...], training: TopicTraining, batches: Batches, seed: Array
-) -> tuple[Parameters, Array, dict[str, Array]]:
-    """One seed: the parameters, the mean loss of each interval, and norms at its ends; record 0 is the start."""
-    fixed = start(rng.stream(jax.random.key(seed), "topics/parameters"))
-    trained: dict[str, Any] = {name: getattr(fixed, name) for name in names}
-    if lacking := [name for name, part in trained.items() if part is None]:
-        raise PadirError(f"topics: {', '.join(lacking)} cannot be trained: the model has none")
-    optimizer = training.transformation()
-    stream = rng.stream(jax.random.key(seed), "topics/batches")
+def _stacked(drawn: Sequence[Any]) -> Any:
+    """Batches of several seeds on a first axis. The last axes of `Batch`es may differ, and are padded with zeros."""
 
-    def objective(trained, rows):
-        loss = rows_loss(fixed._replace(**trained), rows, training.loss, training.mask_visible)
-        penalty = sum((part**2).sum() for part in trained.values() if part.ndim == 2)
-        return loss + training.l2 * penalty, loss
+    def together(*leaves: np.ndarray) -> np.ndarray:
+        longest = max(leaf.shape[-1] for leaf in leaves)
+        return np.stack([np.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, longest - leaf.shape[-1])]) for leaf in leaves])
 
-    def update(carry, step):
-        trained, state = carry
-        rows = batches(jax.random.fold_in(stream, step))
-        gradient, loss = jax.grad(objective, has_aux=True)(trained, rows)
-        change, state = optimizer.update(gradient, state, trained)
-        return (optax.apply_updates(trained, change), state), loss
+    return jax.tree.map(together, *drawn)
 
-    def interval(carry, steps):
-        carry, loss = jax.lax.scan(update, carry, steps)
-        return carry, (loss.mean(), {name: jnp.linalg.norm(part) for name, part in carry[0].items()})
 
-    steps = jnp.arange(training.steps).reshape(-1, training.record_every)
-    (last, _), (loss, norms) = jax.lax.scan(interval, (trained, optimizer.init(trained)), steps)
-    first = {name: jnp.linalg.norm(part) for name, part in trained.items()}
-    norms = {name: jnp.concatenate([first[name][None], norms[name]]) for name in norms}
-    return fixed._replace(**last), jnp.concatenate([jnp.full(1, jnp.nan), loss]), norms
+def _norms(parts: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """The Frobenius norm of each part, [seeds] float64."""
+    return {
+        name: np.sqrt(np.square(np.asarray(part, np.float64)).reshape(len(part), -1).sum(axis=1))
+        for name, part in parts.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What a compiled program depends on, besides shapes."""
+
+    loss: str
+    optimizer: str
+    mask_visible: bool
+    batches: LdaBatches | FewTopicsBatches
+
+    def transformation(self) -> optax.GradientTransformation:
+        """The optimizer, for a learning rate of 1 that still has to be subtracted."""
+        return optax.identity() if self.optimizer == SGD else optax.scale_by_adam()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _interval(
+    setting: _Setting, trained: Any, state: Any, fixed: Parameters, batches: Any, rates: Array, l2: float
+) -> tuple[Any, Any, Array]:
+    """Steps of all seeds: the trained parts, the optimizer's state, and the mean loss."""
+    optimizer = setting.transformation()
+
+    def objective(trained, fixed, batch):
+        rows = setting.batches.rows(batch)
+        loss = rows_loss(fixed._replace(**trained), rows, setting.loss, setting.mask_visible)
+        penalty = sum(jnp.square(part).sum() for part in trained.values() if part.ndim == 2)
+        return loss + l2 * penalty, loss
+
+    def of_seed(trained, state, fixed, batches):
+        def update(carry, step):
+            trained, state = carry
+            batch, rate = step
+            gradient, loss = jax.grad(objective, has_aux=True)(trained, fixed, batch)
+            change, state = optimizer.update(gradient, state)
+            trained = jax.tree.map(lambda part, by: part - rate * by, trained, change)
+            return (trained, state), loss
+
+        (trained, state), losses = jax.lax.scan(update, (trained, state), (batches, rates))
+        return trained, state, losses.mean()
+
+    return jax.vmap(of_seed)(trained, state, fixed, batches)
