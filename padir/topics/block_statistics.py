@@ -83,7 +83,7 @@ class Means:
     def add(self, values: np.ndarray, masks: dict[str, np.ndarray]) -> None:
         """Adds values [..., n, m] of pairs; leading axes, such as heads, stay apart."""
         for kind, mask in masks.items():
-            self.sums[kind] = self.sums[kind] + np.where(mask, values, 0.0).sum(axis=(-2, -1))
+            self.sums[kind] = self.sums[kind] + values.reshape(*values.shape[:-2], -1) @ mask.ravel().astype(float)
             self.pairs[kind] += int(mask.sum())
 
     def mean(self, kind: str) -> np.ndarray | float:

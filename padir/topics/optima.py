@@ -136,22 +136,27 @@ def embedding_bias(model: TopicModel, masking: MaskingConfig) -> float:
 
 
 def train_embeddings(
-    model: TopicModel, masking: MaskingConfig, present: int, *, seed: int, steps: int, l2: float, rate: float
+    model: TopicModel, masking: MaskingConfig, present: int, *, seed: int, count: int, steps: int, l2: float
 ) -> np.ndarray:
     """Trains W^E with W^V = I and uniform attention on the exact squared loss (the setting of Theorem 2.1.1).
 
-    Adam in float64, from N(0, 0.3²), with a learning rate that falls like half a cosine.
+    Adam in float64, from N(0, 0.3²), with a learning rate that falls from 0.01 like half a cosine.
+
+    Args:
+      model, masking, present: the setting.
+      seed, count: of the starts, and how many there are.
+      steps, l2: of the training; λ is that of a penalty λ ‖W^E‖².
 
     Returns:
-      The Gram matrix E^T E, [T v + 1, T v + 1].
+      The Gram matrix E^T E of each start, [count, T v + 1, T v + 1].
     """
     documents = model.documents(present)
     after = frequencies_after_masking(documents, masking)
     bias = np.where(np.arange(model.vocabulary) > 0, embedding_bias(model, masking), 0.0)
-    optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.01, steps))
 
     def objective(embedding):
-        predicted = jnp.asarray(after) @ (embedding.T @ embedding) + bias
+        predicted = (jnp.asarray(after) @ embedding.T) @ embedding + bias
         return jnp.square(predicted - documents).sum(axis=1).mean() + l2 * jnp.square(embedding).sum()
 
     def update(carry, _):
@@ -159,14 +164,13 @@ def train_embeddings(
         change, state = optimizer.update(jax.grad(objective)(embedding), state)
         return (optax.apply_updates(embedding, change), state), None
 
-    @jax.jit
     def run(embedding):
         return jax.lax.scan(update, (embedding, optimizer.init(embedding)), None, steps)[0][0]
 
-    start = 0.3 * np.random.default_rng(seed).standard_normal((model.vocabulary, model.vocabulary))
+    start = 0.3 * np.random.default_rng(seed).standard_normal((count, model.vocabulary, model.vocabulary))
     with jax.enable_x64(True):
-        embedding = np.asarray(run(jnp.asarray(start)))
-    return embedding.T @ embedding
+        embeddings = np.asarray(jax.jit(jax.vmap(run))(jnp.asarray(start)))
+    return embeddings.transpose(0, 2, 1) @ embeddings
 
 
 def least_squares(counts: np.ndarray, sums: np.ndarray, weights: np.ndarray) -> np.ndarray:
