@@ -201,7 +201,7 @@ _ALL = (
     Command(
         "analyze topics",
         "padir.topics.analysis:analyze_topics",
-        "compare embeddings and attention of words of the same topic with those of different topics, in any model's arrays",
+        "compare embeddings and attention of words by topic, in the arrays of any model",
         "padir analyze topics --embedding=embedding.npy --attention=attention.npz --topics=topics.json "
         "--output=runs/topics.json",
         note="The formats of the three files are described under their flags. Each of the two arrays may be missing.",

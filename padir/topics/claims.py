@@ -100,7 +100,7 @@ def attention_claims(data: Data) -> list[Claim]:
             *(max(abs(pair[value]) for pair in pairs for value in ("blocks", "diagonal")), "<=", 1e-12),
         ),
         Claim(
-            "T3: enumerated loss of equal blocks at (α, β) and at (γ, γ), largest difference",
+            "T4, Figure 2.8: enumerated loss of equal blocks at (α, β) and at (γ, γ), largest difference",
             *(max(abs(pair["same_gamma"]) for pair in pairs), "<=", 1e-12),
         ),
         Claim(
@@ -283,7 +283,7 @@ def all_trained_claims(data: Data) -> list[Claim]:
         Claim(
             f"T9, 'slightly worse' with λ = {regular:g}: held-out loss of value alone minus all, nats, least",
             *(min(part - all_of_it for part, all_of_it in zip(alone, whole, strict=True)), "<=", 0.1),
-            reason="cross-entropy needs large entries of W^V, which L2 punishes more than three matrices with their product",
+            reason="cross-entropy needs large entries of W^V, which costs more L2 than factors of them",
         )
     )
     return claims

@@ -43,8 +43,8 @@ _NOTES: Mapping[str, Sequence[str]] = {
         "T v: optima.py has them as the proofs do.",
     ],
     "attention": [
-        "'words' is the thesis's convention: MASK is no key, but q counts it. 'literal' takes MASK as a topic of weight "
-        "1. Queries MASK are left out of the loss.",
+        "'words' is the thesis's convention: MASK is no key, but q counts it. 'literal' takes MASK as a topic of "
+        "weight 1. Queries MASK are left out of the loss.",
         "α* of the diagonal W^V lies on a flat plateau, so only α* < λ_5 β* is claimed.",
         "The comparison after Theorem 2.1.5 has c_4 / (1 + c_4 p_m p_r) for (1 + c_4 p_m p_r) / c_5, and in its proof "
         "1 / (v - 1) < (...)² is an equality: none of our numbers depends on either.",
@@ -55,12 +55,13 @@ _NOTES: Mapping[str, Sequence[str]] = {
         "matrices, which start at N(0, 0.001²).",
     ],
     "lengths": [
-        "Tables 2.3 to 2.5 and Figure 2.9 need pretrained models and Wikipedia. padir analyze topics computes the tables "
-        "from arrays of your own.",
+        "Tables 2.3 to 2.5 and Figure 2.9 need pretrained models and Wikipedia. padir analyze topics computes the "
+        "tables from arrays of your own.",
     ],
     "value": [
         "The loss is summed over the vocabulary. The authors' code takes its mean, which makes gradients T v + 1 times "
-        "smaller, and its L2 term has no gradient. That explains the weak blocks of the thesis's squared error with SGD.",
+        "smaller, and its L2 term has no gradient. That explains the weak blocks of the thesis's squared error with "
+        "SGD.",
     ],
     "second_stage": [
         "W^V is frozen at an optimum of stage 1. In 7 of the thesis's 10 runs a W^V close to diagonal arose by itself; "
