@@ -199,6 +199,15 @@ _ALL = (
         configuration=_beside("{output_dir}/attention.gin"),
     ),
     Command(
+        "analyze topics",
+        "padir.topics.analysis:analyze_topics",
+        "compare embeddings and attention of words by topic, in the arrays of any model",
+        "padir analyze topics --embedding=embedding.npy --attention=attention.npz --topics=topics.json "
+        "--output=runs/topics.json",
+        note="The formats of the three files are described under their flags. Each of the two arrays may be missing.",
+        configuration=_beside("{output}.gin"),
+    ),
+    Command(
         "demo",
         "padir.demo.run:demo",
         "train a teacher, distil it into a student and compare both, on a built-in synthetic language pair",
@@ -222,6 +231,19 @@ _ALL = (
         ),
         configuration=_beside("{output_dir}/dyck.gin"),
         gin_files=("runs/dyck.gin",),
+    ),
+    Command(
+        "learn topics",
+        "padir.topics.run:learn_topics",
+        "train one-layer Transformers on documents of topics and hold them against closed-form optima",
+        "padir learn topics --output_dir=runs/topics --quick",
+        note=(
+            "A --gin_file replaces runs/learn_topics.gin, which sets all sizes; runs/learn_topics_paper.gin has the "
+            "thesis's learning rates. To change only some of them, start your own file with include "
+            "'runs/learn_topics.gin', or use --gin.NAME=VALUE without a --gin_file."
+        ),
+        configuration=_beside("{output_dir}/topics.gin"),
+        gin_files=("runs/learn_topics.gin",),
     ),
     Command(
         "theory",

@@ -29,6 +29,10 @@ from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.objectives.corruption import CorruptionConfig
 from padir.runtime.sharding import Layout
+from padir.topics.masked_language_modelling import MaskingConfig
+from padir.topics.settings import TopicsConfig
+from padir.topics.topic_model import Lengths, TopicModel
+from padir.topics.training import TopicTraining
 from padir.training.guards import Guards
 from padir.training.loop import Cadence
 from padir.training.optimizers import OptimizerConfig
@@ -70,4 +74,9 @@ DATACLASSES: tuple[type, ...] = (
     workloads.PreparedText,
     DemoConfig,
     DyckConfig,
+    TopicModel,
+    Lengths,
+    MaskingConfig,
+    TopicTraining,
+    TopicsConfig,
 )

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import json
-import math
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
-from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
-from padir.files.atomic import make_folder, write_text
-from padir.progress import announce
+from padir.files.atomic import make_folder
 from padir.theory import guided_pictures, pictures
-from padir.theory.claims import Claim
 from padir.theory.estimation import EstimationSettings, estimation
+from padir.theory.experiment import Part, Result, run
 from padir.theory.guided_claims import error_amplification_claims, value_guided_claims
 from padir.theory.hitting import HittingSettings, hitting
 from padir.theory.hitting_claims import hitting_claims, separation_claims
@@ -38,8 +27,6 @@ from padir.theory.value_guided import (
     error_amplification,
     value_guided,
 )
-
-Result = tuple[dict[str, Any], list[Claim]]
 
 
 def _estimation(coupling: float, quick: bool) -> Result:
@@ -174,17 +161,6 @@ _NOTES = {
 }
 
 
-@contextlib.contextmanager
-def _cheap_programs(cheap: bool) -> Iterator[None]:
-    """If `cheap`, turns off most of XLA's optimisations: for small sizes, compiling takes longer than running."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", before or cheap)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
-
-
 def theory(
     output_dir: str, quick: bool = False, figures: Sequence[str] = tuple(FIGURES), processes: int = 2
 ) -> dict[str, Any]:
@@ -214,82 +190,16 @@ def theory(
         raise PadirError(f"theory.processes: {processes} must be at least 1")
     folder = Path(output_dir)
     make_folder(folder)
-    names = list(dict.fromkeys(figures))
-    results = {}
-    for name, result in zip(names, _results(folder, names, quick, min(processes, len(names))), strict=True):
-        results[name] = result
-        print("\n".join([f"{name}:", *(f"  {claim['line']}" for claim in result["claims"])]), flush=True)
-    passed = [claim["passed"] for result in results.values() for claim in result["claims"]]
-    print(f"{sum(passed)} of {len(passed)} claims passed")
-    return results
-
-
-def _results(folder: Path, names: Sequence[str], quick: bool, processes: int) -> Iterator[dict[str, Any]]:
-    """The contents of each figure's JSON file, in the order of the names."""
-    if processes == 1:
-        for name in names:
-            announce(f"theory: {name}")
-            yield _make(folder, name, quick)
-        return
-    announce(f"theory: {', '.join(names)}")
-    # Figures 4.1 and 4.2 share compiled programs, so one process draws both. The longest jobs are not the last.
-    pair = [name for name in names if name in ("figure_4_1", "figure_4_2")]
-    others = sorted(set(names) - set(pair), key=list(FIGURES).index, reverse=True)
-    jobs = [[name] for name in others] + [pair] * bool(pair)
-    # Spawned, because JAX does not survive a fork.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _stay_on_cpu) as pool:
-        running = [pool.submit(_make_all, folder, job, quick) for job in jobs]
-        results = {name: result for each in running for name, result in each.result().items()}
-    yield from (results[name] for name in names)
-
-
-def _make_all(folder: Path, names: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:
-    """Draws several figures, one after the other."""
-    return {name: _make(folder, name, quick) for name in names}
-
-
-def _stay_on_cpu() -> None:
-    """Makes a child process use the CPU, because several processes cannot share an accelerator."""
-    jax.config.update("jax_platforms", "cpu")
-
-
-def _make(folder: Path, name: str, quick: bool) -> dict[str, Any]:
-    """Computes a figure in float64, draws it, and writes and returns its JSON."""
-    began = time.perf_counter()
-    compute, draw = FIGURES[name]
-    with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True), _cheap_programs(quick):
-        data, claims = compute(quick)
-    draw(folder / f"theory_{name}.png", data)
-    result = _plain(
-        {
-            "figure": name,
-            "quick": quick,
-            "seconds": time.perf_counter() - began,
-            "facts": run_facts(),
-            "claims": [claim.to_dict() for claim in claims],
-            "notes": _NOTES.get(name, []),
-            "data": _rounded(data),
-        }
-    )
-    write_text(folder / f"theory_{name}.json", json.dumps(result, allow_nan=False) + "\n")
-    return result
-
-
-def _rounded(value: Any) -> Any:
-    """Rounds floats to 8 digits, which makes files smaller. Measured numbers in claims are not rounded."""
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.8g}") if isinstance(value, float) else value
-
-
-def _plain(value: Any) -> Any:
-    """Converts a value to JSON: tuples and arrays become lists, and non-finite numbers become None."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    parts = [
+        Part(
+            name=name,
+            compute=functools.partial(FIGURES[name][0], quick),
+            draw=FIGURES[name][1],
+            notes=_NOTES.get(name, []),
+            about={"quick": quick},
+            cheap=quick,
+        )
+        for name in dict.fromkeys(figures)
+    ]
+    # Figures 4.1 and 4.2 share compiled programs, so one process draws both.
+    return run(parts, folder, "theory", processes, together=[("figure_4_1", "figure_4_2")])

@@ -9,8 +9,9 @@ from padir.errors import PadirError
 from padir.theory import estimation, hitting, learned, separation, theorems
 from padir.theory import hitting_claims as hitting_claims_module
 from padir.theory.claims import Claim
+from padir.theory.experiment import plain
 from padir.theory.hitting_claims import hitting_claims
-from padir.theory.run import FIGURES, _plain, theory
+from padir.theory.run import FIGURES, theory
 
 
 def test_a_claim_is_decided_by_its_numbers():
@@ -178,4 +179,4 @@ def test_settings_that_make_no_sense_are_refused(make, message):
 
 def test_what_json_cannot_hold_becomes_null():
     value = {"a": (np.float64(0.5), np.inf), "b": np.array([1, 2]), 3: [float("nan"), np.bool_(True)]}
-    assert _plain(value) == {"a": [0.5, None], "b": [1, 2], "3": [None, True]}
+    assert plain(value) == {"a": [0.5, None], "b": [1, 2], "3": [None, True]}

@@ -1,0 +1,185 @@
+"""`padir analyze topics`: the statistics of Tables 2.3 to 2.5 for arrays of any pretrained model (section 2.1.6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from padir.benchmark.facts import run_facts
+from padir.errors import PadirError
+from padir.files.atomic import write_text
+from padir.theory.experiment import plain
+from padir.topics import thesis
+from padir.topics.block_statistics import (
+    DIFFERENT,
+    SAME_TOPIC,
+    Means,
+    Sentence,
+    attention_of_pairs,
+    attention_statistics,
+    cosine_of_pairs,
+    embedding_statistics,
+    membership,
+    top_pairs,
+)
+
+
+def analyze_topics(
+    *,
+    topics: str,
+    output: str,
+    embedding: str | None = None,
+    attention: str | None = None,
+    one_topic: bool = False,
+) -> dict[str, Any]:
+    """Compares pairs of different words: of the same topic, and of different topics.
+
+    Prints the ratios beside the thesis's tables, and writes them as JSON. A randomly initialised model has ratios of 1.
+
+    Args:
+      topics: a JSON file {"vocabulary": V, "topics": {"name": [word, …], …}}; words are token ids from 0 to V - 1.
+        Leave out stop words and special tokens, and keep a topic's likeliest words only.
+      output: the JSON file to write.
+      embedding: an .npy file of input embeddings, [V, d] of floats. Their cosines and dot products are compared.
+      attention: an .npz file with two arrays for each sentence i = 0, 1, …: tokens_i, [N] integers, and attention_i,
+        [..., N, N] of floats, queries before keys, so that rows sum to 1; axes of layers and heads come first. Weights
+        are corrected for length: weight · N / 100.
+      one_topic: whether words of several topics are left out (Table 2.3); otherwise words have the same topic if they
+        share one (Table 2.4).
+
+    Returns:
+      The contents of the JSON file: ratios, means, counts of pairs, and facts of the run. 'top pairs' are the pairs
+      of words that occur together in most sentences, to compare with those of the same topic (Table 2.5).
+
+    Raises:
+      PadirError: a file is missing or has other contents than described, or neither embedding nor attention is given.
+    """
+    if embedding is None and attention is None:
+        raise PadirError("nothing to analyze; give --embedding=E.npy, --attention=A.npz or both")
+    members, count = _members(topics, one_topic)
+    result: dict[str, Any] = {"words": int(members.any(axis=1).sum()), "topics": members.shape[1]}
+    vectors = None
+    if embedding is not None:
+        vectors = _embedding(embedding, len(members))
+        result |= {name: _summary(means) for name, means in embedding_statistics(vectors, members).items()}
+    if attention is not None:
+        sentences = list(_sentences(attention, len(members)))
+        result["attention"] = _summary(attention_statistics(sentences, members))
+        result["attention, not corrected"] = _summary(attention_statistics(sentences, members, length_correction=False))
+        pairs = top_pairs((tokens for tokens, _ in sentences), members, count)
+        result["top pairs"] = {"pairs": len(pairs), "attention": attention_of_pairs(sentences, pairs)}
+        if vectors is not None:
+            result["top pairs"]["cosine"] = cosine_of_pairs(vectors, pairs)
+    result = plain(result | {"one_topic": one_topic, "facts": run_facts()})
+    write_text(Path(output), json.dumps(result, indent=1, allow_nan=False) + "\n")
+    print(report(result))
+    return result
+
+
+def report(result: dict[str, Any]) -> str:
+    """A table of the ratios, with the thesis's models below, and the top pairs.
+
+    Args:
+      result: what `analyze_topics` returns.
+    """
+    columns = [name for name in ("cosine", "dot", "attention") if name in result]
+    theirs = thesis.TABLE_2_3 if result["one_topic"] else thesis.TABLE_2_4
+    table = "Table 2.3" if result["one_topic"] else "Table 2.4"
+    ours = " ".join(f"{_shown(result[name]['ratio']):>10}" for name in columns)
+    lines = [
+        f"same topic / different topic, {result['words']} words of {result['topics']} topics",
+        f"{'':32}" + " ".join(f"{name:>10}" for name in columns),
+        f"{'these arrays':32}{ours}",
+    ]
+    for model, ratios in theirs.items():
+        for at, threshold in enumerate(thesis.THRESHOLDS):
+            shown = " ".join(f"{ratios[name][at]:>10.3f}" for name in columns)
+            lines.append(f"{f'{table}: {model}, {threshold}':32}{shown}")
+    if top := result.get("top pairs"):
+        lines.append(f"top {top['pairs']} pairs: attention {_shown(top['attention'])}, of the same topic ")
+        lines[-1] += _shown(result["attention"]["means"][SAME_TOPIC])
+        lines += [
+            f"Table 2.5, Bert, {count} pairs: attention {of['attention'][1]}, of the same topic {of['attention'][0]}"
+            for count, of in thesis.TABLE_2_5.items()
+        ]
+    return "\n".join(lines)
+
+
+def _shown(number: float | None) -> str:
+    return "-" if number is None else f"{number:.5f}"
+
+
+def _summary(means: Means) -> dict[str, Any]:
+    """The ratio, and by kind of pair the mean and the number of pairs; ratios by layer, head, or what else is first."""
+    by_kind = {kind: means.mean(kind) for kind in (SAME_TOPIC, DIFFERENT)}
+    return {
+        "ratio": means.ratio(),
+        "means": {kind: float(np.mean(mean)) for kind, mean in by_kind.items()},
+        "pairs": {kind: means.pairs[kind] for kind in by_kind},
+        "ratio by head": by_kind[SAME_TOPIC] / by_kind[DIFFERENT],
+    }
+
+
+def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
+    """Topics of words [V, topics], and how many pairs of words a topic has on average (Table 2.5)."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        vocabulary, topics = (
+            int(found["vocabulary"]),
+            [[int(word) for word in words] for words in found["topics"].values()],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PadirError(
+            f'{path}: cannot be read as {{"vocabulary": V, "topics": {{"name": [word, …], …}}}} ({error})'
+        ) from error
+    if len(topics) < 2:
+        raise PadirError(f"{path}: has {len(topics)} topics; at least 2 are needed to compare")
+    members = membership(topics, vocabulary, several=not one_topic)
+    sizes = members.sum(axis=0)
+    return members, max(1, round(float((sizes * (sizes - 1) / 2).mean())))
+
+
+def _embedding(path: str, vocabulary: int) -> np.ndarray:
+    """The array of an .npy file."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise PadirError(f"{path}: cannot be read as an array of NumPy ({error})") from error
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != vocabulary:
+        shape = getattr(found, "shape", "several arrays")
+        raise PadirError(f"{path}: has shape {shape}; embeddings must be [V, d] with the topics' V = {vocabulary}")
+    if not np.issubdtype(found.dtype, np.floating) or not np.isfinite(found).all():
+        raise PadirError(f"{path}: embeddings must be finite floats; found {found.dtype}")
+    return found
+
+
+def _sentences(path: str, vocabulary: int) -> Iterator[Sentence]:
+    """The sentences of an .npz file, in the order of their numbers."""
+    try:
+        arrays = np.load(path, allow_pickle=False)
+        names = set(arrays.files)
+    except (OSError, ValueError, AttributeError) as error:
+        raise PadirError(f"{path}: cannot be read as an .npz file of NumPy ({error})") from error
+    if "tokens_0" not in names:
+        raise PadirError(f"{path}: has no tokens_0; name arrays tokens_0, attention_0, tokens_1, attention_1, …")
+    index = 0
+    while f"tokens_{index}" in names:
+        if f"attention_{index}" not in names:
+            raise PadirError(f"{path}: has tokens_{index} but no attention_{index}")
+        tokens, weights = arrays[f"tokens_{index}"], arrays[f"attention_{index}"]
+        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+            raise PadirError(f"{path}: tokens_{index} must be [N] integers; found {tokens.dtype} {tokens.shape}")
+        if len(tokens) == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise PadirError(f"{path}: tokens_{index} is empty or has a token that is not one of 0..{vocabulary - 1}")
+        if weights.ndim < 2 or weights.shape[-2:] != (len(tokens), len(tokens)):
+            raise PadirError(
+                f"{path}: attention_{index} has shape {weights.shape}; must be [..., {len(tokens)}, {len(tokens)}]"
+            )
+        if np.abs(weights.astype(np.float64).sum(axis=-1) - 1.0).max() > 0.01:
+            raise PadirError(f"{path}: rows of attention_{index} do not sum to 1; queries come before keys")
+        yield tokens, weights
+        index += 1
