@@ -15,8 +15,9 @@ from padir.brackets.balance import pairs
 from padir.brackets.language import START, DyckLanguage
 from padir.brackets.lemmas import Layer, norm_c
 
-# C of LN_C. With C = 0 the rounding errors of a sum that should be 0, as at depth 0, would become a vector of norm 1.
-FLOOR = 1e-6
+# C of LN_C. With C = 0 the rounding errors of a sum that should be 0, as at depth 0, would become a vector of norm 1; a
+# larger C would leave some outputs on long prefixes shorter than 1.
+FLOOR = 1e-12
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,5 +68,5 @@ def distance(
 def random_pairs(language: DyckLanguage, key: Array, rows: int) -> tuple[Array, Array]:
     """Draws p_r: types [N, D] int32, and r [N] int32, uniform on 1..D."""
     of_kinds, of_pairs = jax.random.split(key)
-    kinds = jax.random.randint(of_kinds, (rows, language.depth), 0, language.types)
-    return kinds, jax.random.randint(of_pairs, (rows,), 1, language.depth + 1)
+    kinds = jax.random.randint(of_kinds, (rows, language.depth), 0, language.types, jnp.int32)
+    return kinds, jax.random.randint(of_pairs, (rows,), 1, language.depth + 1, jnp.int32)

@@ -61,7 +61,7 @@ def indexed(x: np.ndarray, y: np.ndarray, limit: float) -> np.ndarray:
 
 
 def place_of_one(x: np.ndarray, limit: float, as_printed: bool = False) -> np.ndarray:
-    """Lemma 2.2.18: i, of x [..., n] that is at least M at i and at most 0 elsewhere.
+    """Lemma 2.2.18: i, of x [..., n] that is M or more at i and 0 or less elsewhere.
 
     As printed, with a stray + M, it is another number.
     """

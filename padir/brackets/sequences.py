@@ -43,7 +43,7 @@ class Sequences:
 def complete(language: DyckLanguage, key: Array, rows: int, longest: int) -> Sequences:
     """Draws words that end at depth 0, of a length uniform on {2, 4, .., longest}, from (2.39) given depth 0 there."""
     of_lengths, of_words = jax.random.split(key)
-    lengths = 2 * jax.random.randint(of_lengths, (rows,), 1, longest // 2 + 1)
+    lengths = 2 * jax.random.randint(of_lengths, (rows,), 1, longest // 2 + 1, jnp.int32)
     table = jnp.asarray(language.up_table(longest), jnp.float32)
     left = jnp.maximum(lengths[:, None] - jnp.arange(longest), 0)
     return _draw(language, of_words, table[left], lengths)
@@ -74,7 +74,7 @@ def _draw(language: DyckLanguage, key: Array, up: Array, lengths: Array) -> Sequ
         of_opening, of_type = jax.random.split(key)
         chance = jnp.take_along_axis(chances, depth[:, None], axis=1)[:, 0]
         opens = jax.random.uniform(of_opening, (rows,)) < chance
-        drawn = jax.random.randint(of_type, (rows,), 0, language.types)
+        drawn = jax.random.randint(of_type, (rows,), 0, language.types, jnp.int32)
         kind = jnp.where(opens, drawn, jnp.take_along_axis(stack, depth[:, None], axis=1)[:, 0])
         # Beyond a word's end the chance is 0, and depth stays 0.
         depth = jnp.clip(depth + jnp.where(opens, 1, -1), 0, language.depth)
