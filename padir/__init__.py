@@ -3,7 +3,7 @@
 Folders are layers. From the top floor down, each imports only from those below it:
 
     cli
-    dyck
+    dyck, brackets
     demo, analysis, theory, compilation
     verifier
     evaluation, benchmark

@@ -79,9 +79,7 @@ def random_balanced(
     return balanced(language, logits, pair_gaps), pair_gaps
 
 
-def perturbed(
-    language: DyckLanguage, logits: np.ndarray, generator: np.random.Generator, epsilon: float
-) -> np.ndarray:
+def perturbed(language: DyckLanguage, logits: np.ndarray, generator: np.random.Generator, epsilon: float) -> np.ndarray:
     """Logits [R, R] with normal noise of standard deviation epsilon in the rows that balance is about."""
     rows = queries(language).ravel()
     result = np.array(logits, float)

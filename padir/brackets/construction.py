@@ -89,7 +89,7 @@ class Construction:
         return self.language.next_probabilities(_token_and_depth(self.language, ranks)[1], read)
 
     def margin(self) -> float:
-        """The least coefficient of b_{y,d} that the output can have for the query (j, d), if C is 0 and all balances."""
+        """The least coefficient of b_{y,d} that the output can have for a query (j, d), if C is 0 and all balances."""
         least = np.inf
         opening, _ = pairs(self.language)
         for kind in range(self.language.types):
@@ -253,5 +253,3 @@ class UniformModel:
         ranks = lemmas.evaluate(self.first_mlp, np.concatenate([one_hot, mixed], axis=1))
         mixed = norm_c(np.cumsum(ranks @ self.second.values, axis=0) / seen, self.second.floor)
         return lemmas.evaluate(self.second.readout(), ranks @ self.second.embeddings + mixed)
-
-

@@ -41,6 +41,7 @@ def distance(
     predicts: Array,
     kinds: Array,
     pairs: Array,
+    alone: Array | None = None,
 ) -> Array:
     """‖T(s | p_r ⊕ s) - T(s)‖² of sequences, where T are the logits that predict the tokens of s.
 
@@ -54,12 +55,13 @@ def distance(
       ranks: [N, W + 1] int32, of t_S s.
       predicts: [N, W] bool, positions that predict a token of s.
       kinds, pairs: [N, D] and [N] int32: p_r, see `nested`.
+      alone: logits [N, W + 1, 2k] of t_S s, if they have been computed already.
 
     Returns:
       The mean over those positions of the squared distance of logits, [].
     """
     more, last = nested(language, kinds, pairs)
-    alone = logits(counts[:, :-1], ranks[:, :-1])
+    alone = (logits(counts, ranks) if alone is None else alone)[:, :-1]
     behind = jnp.concatenate([last[:, None], ranks[:, 1:-1]], axis=1)
     square = ((logits(counts[:, :-1] + more[:, None], behind) - alone) ** 2).sum(axis=-1)
     return jnp.where(predicts, square, 0.0).sum() / predicts.sum()

@@ -59,7 +59,8 @@ class BracketsConfig:
       test_rows: sequences of the training distribution on which accuracy is measured.
       long_rows: prefixes of length 400 to 500 on which length generalisation is measured.
       enumerated: length up to which all prefixes are enumerated.
-      long_prefixes: prefixes of length 400 to 500 on which constructed weights are checked; a thirtieth as many of 5,000.
+      long_prefixes: prefixes of length 400 to 500 on which constructed weights are checked; of 5,000, a thirtieth as
+        many.
       models: random balanced layers for each ε.
       violations: prefixes of each length on which they are measured.
       epsilons, lengths: noise that violates balance, and lengths of prefixes.

@@ -97,7 +97,7 @@ def losses(
             "BracketNetwork.layers = 1, positions = 'none' and inputs to other than 'tokens'"
         )
     kinds, pairs = contrastive.random_pairs(language, key, len(batch.tokens))
-    return loss, contrastive.distance(language, of_counts, counts, batch.ranks, batch.predicts, kinds, pairs)
+    return loss, contrastive.distance(language, of_counts, counts, batch.ranks, batch.predicts, kinds, pairs, logits)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
