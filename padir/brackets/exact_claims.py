@@ -97,7 +97,7 @@ def of_violations(found: Results) -> list[Claim]:
         claims.append(Claim("B3: |accuracy - 1/k| where β · length >= 100, mean of layers", distance, "<=", 0.1))
     if (by_mean <= 3).any():
         reason = (
-            "β is a mean over pairs and queries. A few of a layer's pairs can violate balance hundreds of times more, "
+            "β is a mean over pairs and queries. Some pair of a layer violates balance 5 to 20 times more, "
             "relative to their P, and they decide where errors begin; the limit was found on one layer"
         )
         claims.append(Claim("B3: least accuracy of a layer where β · length <= 3", accuracy[by_mean <= 3].min(),

@@ -68,13 +68,14 @@ def _draw(language: DyckLanguage, key: Array, up: Array, lengths: Array) -> Sequ
     """Draws tokens, each an opening bracket with probability up [N, W, D + 1] of the position and the depth there."""
     rows, width, _ = up.shape
 
-    def write(state: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    # All at once: a generator inside the loop takes long to compile.
+    of_opening, of_type = jax.random.uniform(key, (2, width, rows), jnp.float32)
+    drawn_kinds = (of_type * language.types).astype(jnp.int32)
+
+    def write(state: tuple[Array, Array], at: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         """Draws one token of each row: a stack is [N, D + 1] int32, its lowest place unused."""
-        (depth, stack), (chances, key) = state, at
-        of_opening, of_type = jax.random.split(key)
-        chance = jnp.take_along_axis(chances, depth[:, None], axis=1)[:, 0]
-        opens = jax.random.uniform(of_opening, (rows,)) < chance
-        drawn = jax.random.randint(of_type, (rows,), 0, language.types, jnp.int32)
+        (depth, stack), (chances, number, drawn) = state, at
+        opens = number < jnp.take_along_axis(chances, depth[:, None], axis=1)[:, 0]
         kind = jnp.where(opens, drawn, jnp.take_along_axis(stack, depth[:, None], axis=1)[:, 0])
         # Beyond a word's end the chance is 0, and depth stays 0.
         depth = jnp.clip(depth + jnp.where(opens, 1, -1), 0, language.depth)
@@ -85,8 +86,8 @@ def _draw(language: DyckLanguage, key: Array, up: Array, lengths: Array) -> Sequ
         return (depth, stack), (token, depth, top)
 
     first = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, language.depth + 1), jnp.int32)
-    keys = jax.random.split(key, width)
-    tokens, depths, tops = jax.lax.scan(write, first, (up.transpose(1, 0, 2), keys))[1]
+    at = up.transpose(1, 0, 2), of_opening, drawn_kinds
+    tokens, depths, tops = jax.lax.scan(write, first, at)[1]
     ranks = (tokens - 1) * language.depth + depths - tokens % 2
     columns = ((tokens, 0), (ranks, language.ranks - 1), (depths, 0), (tops, -1))
     padded = [jnp.concatenate([jnp.full((rows, 1), at_start), of.T], axis=1) for of, at_start in columns]

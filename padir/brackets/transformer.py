@@ -109,7 +109,7 @@ def features(language: DyckLanguage, inputs: Inputs) -> np.ndarray:
 
 
 def init(network: BracketNetwork, language: DyckLanguage, seed: int | Array, outputs: int | None = None) -> Params:
-    """Random parameters, float32: normal, with variances 1 / (number of inputs); biases are 0.
+    """Random parameters, float32: normal, with variances 1 / (number of inputs), embeddings 1 / m; biases are 0.
 
     Args:
       network: the architecture.
@@ -118,24 +118,32 @@ def init(network: BracketNetwork, language: DyckLanguage, seed: int | Array, out
       outputs: number of logits; 2k, one for each bracket, if None.
     """
 
-    def normal(name: str, rows: int, columns: int) -> Array:
-        return jax.random.normal(rng.stream(seed, name), (rows, columns)) / math.sqrt(rows)
-
     m = network.width
-    size = features(language, network.inputs).shape[1]
-    # Inputs are one-hot, or nearly so.
-    params: Params = {"embedding": normal("embedding", size, m) * math.sqrt(size / m)}
-    if network.positions == "linear":
-        params["position"] = normal("position", 1, m)[0] / math.sqrt(m)
+    inputs = features(language, network.inputs).shape[1]
+    outputs = 2 * language.types if outputs is None else outputs
+    # Of each matrix its rows, columns and the inverse of its variance. Embeddings are of one-hot vectors, or nearly so.
+    shapes = {"embedding": (inputs, m, m), "position": (1, m, m), "head": (m, outputs, m)}
+    sizes = (m, *network.mlp, m)
     for index in range(network.layers):
-        sizes = (m, *network.mlp, m)
+        shapes |= {f"{index}/{name}": (m, m, m) for name in ("query", "key", "value")}
+        shapes |= {f"{index}/mlp/{at}": (a, b, a) for at, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))}
+    # One draw for all of them compiles faster than one for each.
+    ends = np.cumsum([rows * columns for rows, columns, _ in shapes.values()])
+    parts = jnp.split(jax.random.normal(rng.stream(seed, "weights"), (int(ends[-1]),), jnp.float32), ends[:-1])
+    drawn = {
+        name: part.reshape(rows, columns) / math.sqrt(inverse)
+        for part, (name, (rows, columns, inverse)) in zip(parts, shapes.items(), strict=True)
+    }
+    params: Params = {"embedding": drawn["embedding"], "head": drawn["head"]}
+    if network.positions == "linear":
+        params["position"] = drawn["position"][0]
+    for index in range(network.layers):
         mlp = [
-            {"kernel": normal(f"{index}/mlp/{at}", a, b), "bias": jnp.zeros(b)}
-            for at, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))
+            {"kernel": drawn[f"{index}/mlp/{at}"], "bias": jnp.zeros(size, jnp.float32)}
+            for at, size in enumerate(sizes[1:])
         ]
-        layer = {name: normal(f"{index}/{name}", m, m) for name in ("query", "key", "value")}
+        layer = {name: drawn[f"{index}/{name}"] for name in ("query", "key", "value")}
         params[f"layer_{index}"] = layer | {"mlp": mlp}
-    params["head"] = normal("head", m, 2 * language.types if outputs is None else outputs)
     return params
 
 
