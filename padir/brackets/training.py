@@ -100,7 +100,6 @@ def losses(
     return loss, contrastive.distance(language, of_counts, counts, batch.ranks, batch.predicts, kinds, pairs, logits)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def train(
     network: BracketNetwork, language: DyckLanguage, training: BracketTraining, seeds: Array
 ) -> tuple[Params, Array]:
@@ -115,13 +114,29 @@ def train(
     Returns:
       Parameters, each with a leading axis S, and the cross-entropy of each step [S, steps] in nats.
     """
+    return _train(network, language, training, initial(network, language, seeds), seeds)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def initial(network: BracketNetwork, language: DyckLanguage, seeds: Array) -> Params:
+    """The parameters that training begins with: see `train`."""
+    return jax.lax.map(lambda seed: init(network, language, rng.stream(seed, "parameters")), seeds)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _train(
+    network: BracketNetwork, language: DyckLanguage, training: BracketTraining, params: Params, seeds: Array
+) -> tuple[Params, Array]:
+    """Trains networks from given parameters, each with a leading axis S."""
     optimizer = optax.adam(training.learning_rate)
 
     def objective(params: Params, batch: Sequences, key: Array) -> tuple[Array, Array]:
         entropy, term = losses(network, language, training, params, batch, key)
         return entropy + training.contrastive * term, entropy
 
-    def of_seed(seed: Array) -> tuple[Params, Array]:
+    def of_seed(given: tuple[Params, Array]) -> tuple[Params, Array]:
+        params, seed = given
+
         def update(state, step: Array):
             """One step of Adam on a fresh batch."""
             params, moments = state
@@ -131,12 +146,11 @@ def train(
             updates, moments = optimizer.update(gradients, moments)
             return (optax.apply_updates(params, updates), moments), entropy
 
-        params = init(network, language, rng.stream(seed, "parameters"))
         (params, _), entropies = jax.lax.scan(update, (params, optimizer.init(params)), jnp.arange(training.steps))
         return params, entropies
 
     # One after the other: on a CPU, batched products of small matrices are slower than as many single ones.
-    return jax.lax.map(of_seed, seeds)
+    return jax.lax.map(of_seed, (params, seeds))
 
 
 def keys_of(seed: int, name: str, count: int) -> Array:
