@@ -17,6 +17,8 @@ from typing import Any
 import jinja2
 
 from padir.analysis.paper import PAPER
+from padir.brackets import thesis as brackets_thesis
+from padir.brackets.settings import EXACT, TRAINED
 from padir.dyck.report import tables as dyck_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -262,6 +264,21 @@ def claims_table(claims: list[dict[str, Any]]) -> str:
     return table(["claim", "result", "measured", "limit"], rows)
 
 
+def mean(values: list[float]) -> float:
+    """The mean of some numbers."""
+    return sum(values) / len(values)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with its sign: '+2.1' or '−0.3'."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def brackets_parts() -> list[str]:
+    """The parts of `padir learn dyck` whose results are committed."""
+    return [name for name in (*EXACT, *TRAINED) if (RESULTS / "brackets" / f"brackets_{name}.json").exists()]
+
+
 def explained(claims: list[dict[str, Any]], explanations: dict[str, str]) -> str:
     """A list of what failing claims mean.
 
@@ -306,6 +323,9 @@ HELPERS = (
     phases_table,
     claims_table,
     explained,
+    mean,
+    signed,
+    brackets_parts,
 )
 
 
@@ -322,6 +342,7 @@ def pages() -> dict[Path, str]:
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     environment.globals |= {helper.__name__: helper for helper in HELPERS}
     environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables}
+    environment.globals |= {"brackets_thesis": brackets_thesis}
     written = {}
     for template in sorted(TEMPLATES.rglob("*.md.j2")):
         name = template.relative_to(TEMPLATES).as_posix()

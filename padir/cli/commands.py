@@ -246,6 +246,19 @@ _ALL = (
         gin_files=("runs/learn_topics.gin",),
     ),
     Command(
+        "learn dyck",
+        "padir.brackets.run:learn_dyck",
+        "construct and train Transformers that know bounded Dyck languages, and check what their attention says",
+        "padir learn dyck --output_dir=runs/learn_dyck --quick",
+        note=(
+            "A --gin_file replaces runs/learn_dyck.gin, which sets all sizes; runs/learn_dyck_paper.gin has the "
+            "thesis's, and more parts. To change only some of them, start your own file with include "
+            "'runs/learn_dyck.gin', or use --gin.NAME=VALUE without a --gin_file."
+        ),
+        configuration=_beside("{output_dir}/learn_dyck.gin"),
+        gin_files=("runs/learn_dyck.gin",),
+    ),
+    Command(
         "theory",
         "padir.theory.run:theory",
         "draw the figures of the paper's theory chapters and check their claims with exact calculations",

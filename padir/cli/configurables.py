@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from padir.benchmark import systems, workloads
+from padir.brackets.language import DyckLanguage
+from padir.brackets.settings import BracketsConfig, Variation
+from padir.brackets.training import BracketTraining
+from padir.brackets.transformer import BracketNetwork
 from padir.data.manifest import PrepareSettings, TaskConfig
 from padir.decoding import (
     acceptance,
@@ -79,4 +83,9 @@ DATACLASSES: tuple[type, ...] = (
     MaskingConfig,
     TopicTraining,
     TopicsConfig,
+    DyckLanguage,
+    BracketNetwork,
+    BracketTraining,
+    Variation,
+    BracketsConfig,
 )

@@ -257,6 +257,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "theory": "out/theory.gin",
         "demo": "report/demo.gin",
         "dyck": "out/dyck.gin",
+        "learn_dyck": "out/learn_dyck.gin",
         "verifier": "out/verifier.gin",
         "import": "out/import.gin",
         "export": "out/export.gin",
