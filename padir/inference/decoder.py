@@ -16,8 +16,8 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
-from padir.inference.program import Program, decode_program, unpack
-from padir.models import guided, padir_decoding, verification
+from padir.inference.program import Program, continuation_program, decode_program, unpack
+from padir.models import continuation, guided, padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import DecodingParams
 from padir.models.causal_mode import causal_params
@@ -182,6 +182,40 @@ class Decoder:
         program, leaves = known
         packed, extras = program(leaves, placed, self._key, *steps, **given)
         return unpack(np.asarray(packed), extras)
+
+    def continue_ids(
+        self, source: Sequence[int], tokens: Sequence[int], clamped: Sequence[bool], decode: Refinement
+    ) -> Hypotheses:
+        """Refines one edited hypothesis further; see `continuation.decode`.
+
+        Args:
+          source: token ids, ending in EOS.
+          tokens: the hypothesis, ending in EOS, with MASK where nothing is known.
+          clamped: which of them no step may change; as many.
+          decode: how to go on; of one hypothesis, whatever it says.
+
+        Returns:
+          The hypothesis [1, 1, …] as numpy arrays, with its trace.
+
+        Raises:
+          PadirError: the model is not parallel or does not decode so, or a sequence is longer than the model allows.
+        """
+        if not isinstance(self.model, PadirModel) or not isinstance(decode, Refinement):
+            raise PadirError("only a refinement by a parallel model goes on from an edited hypothesis")
+        decode = continuation.for_one_hypothesis(decode)
+        buckets = padir_decoding.target_buckets(self.model, decode)
+        if len(tokens) > buckets[-1]:
+            raise PadirError(f"a target of {len(tokens)} tokens is longer than the {buckets[-1]} that the model allows")
+        if len(source) > self.longest_source:
+            raise PadirError(
+                f"source of {len(source)} tokens is longer than the {self.longest_source} that the model allows"
+            )
+        width, bucket = source_width(self.model, len(source)), min(size for size in buckets if size >= len(tokens))
+        batch = (np.zeros((1, size), kind) for size, kind in ((width, np.int32), (bucket, np.int32), (bucket, bool)))
+        read, start, fixed = batch
+        read[0, : len(source)], start[0, : len(tokens)], fixed[0, : len(tokens)] = source, tokens, clamped
+        run = continuation_program(self.model, decode)
+        return jax.device_get(run(self.decoding_params, read, start, fixed, self._key))
 
     def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | Judge | None]:
         """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and who helps it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,12 +13,13 @@ from padir.data.constraints import Constraint
 from padir.data.vocabulary import Vocabulary
 from padir.decoding import generation
 from padir.decoding.automaton import padded_size
-from padir.decoding.queries import Queries
 from padir.decoding.refinement import Refinement
-from padir.decoding.state import Hypotheses, Trace
+from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.inference.constraint import SourceConstraint
 from padir.inference.decoder import Decoder, own_mesh
+from padir.inference.origin import Origin
+from padir.inference.translation import Translation
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.guided import Judge
 from padir.models.helper import Helper
@@ -30,40 +30,6 @@ from padir.nn import fastest_type
 from padir.runs.convert import needed_vocabulary, open_model
 from padir.runs.saved_verifier import load_verifier
 from padir.types import EOS_ID, PyTree
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translated text.
-
-    Attributes:
-      text: the best hypothesis, detokenised.
-      score: the score by which it was ranked: its log-probability in nats, divided by length^alpha.
-      steps_run: the number of decoder passes until it stopped changing. An autoregressive model does one per token.
-      predicted_length: the number of target tokens, EOS included.
-      hypotheses: all hypotheses as (text, score), best first.
-      cut_off: whether an autoregressive model, which may be a verifier, reached its length limit before EOS.
-      rounds: of verified decoding, how many of the decoder passes were the verifier's; otherwise None.
-      queries: of generation under a verifier, what all samples of this text cost together, as numbers of type int;
-        otherwise None.
-      failed: whether generation under a verifier found no output; the text is as far as it came. Under a constraint,
-        whether the source's length limit has no room for an output that obeys; the text is then empty.
-      constraint_met: whether the text obeys the constraint; None without one.
-      trace: with `Refinement.return_trace`, every step of every hypothesis, best first; otherwise None. Its fields are
-        the numpy arrays of `Trace` without the axis of sources ([T, K, …]).
-    """
-
-    text: str
-    score: float
-    steps_run: int
-    predicted_length: int
-    hypotheses: tuple[tuple[str, float], ...] = ()
-    cut_off: bool = False
-    rounds: int | None = None
-    trace: Trace | None = None
-    queries: Queries | None = None
-    failed: bool = False
-    constraint_met: bool | None = None
 
 
 class Translator(Decoder):
@@ -181,15 +147,15 @@ class Translator(Decoder):
                 automaton = self.constraint.automaton(of_rows, self.padded_rows(len(rows)), room)
             hypotheses = self.decode_ids([sources[row] for row in rows], decode, given, automaton)
             for position, row in enumerate(rows):
-                results[row] = self._detokenize(hypotheses, position, decode, sources[row])
+                results[row] = self.translation(hypotheses, position, decode, sources[row])
             done(len(rows))
         return results
 
-    def _detokenize(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]) -> Translation:
-        every = tuple(
-            (self.vocabulary.decode(tokens.tolist()), float(score))
-            for tokens, score in zip(hypotheses.tokens[row], hypotheses.scores[row], strict=True)
-        )
+    def translation(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]) -> Translation:
+        """The text of one row of what was decoded; `decode` and `source` are what `decode_ids` was given for it."""
+        ids = hypotheses.tokens[row].tolist()
+        scores = hypotheses.scores[row].tolist()
+        every = tuple((self.vocabulary.decode(tokens), score) for tokens, score in zip(ids, scores, strict=True))
         text, score = every[0]
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
         # A parallel model chooses the length in advance, so it cannot run into a limit.
@@ -200,7 +166,9 @@ class Translator(Decoder):
         # Whatever the samples of a text cost, it is paid for the text.
         queries = jax.tree.map(lambda field: int(field[row].sum()), hypotheses.queries)
         met = None if self.constraint is None else not failed and self.constraint.met(source, text)
-        return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met)
+        steps_run = tuple(hypotheses.steps_run[row].tolist())
+        origin = Origin(self.vocabulary, decode, tuple(source), tuple(filter(None, ids[0])), steps_run)
+        return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met, origin)
 
 
 def load(
