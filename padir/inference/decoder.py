@@ -181,7 +181,9 @@ class Decoder:
             self._programs[decode] = known
         program, leaves = known
         packed, extras = program(leaves, placed, self._key, *steps, **given)
-        return unpack(np.asarray(packed), extras)
+        found = unpack(np.asarray(packed), extras)
+        # A program with room for more steps serves several numbers of them.
+        return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace)) if steps else found
 
     def continue_ids(
         self, source: Sequence[int], tokens: Sequence[int], clamped: Sequence[bool], decode: Refinement

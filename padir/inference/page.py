@@ -11,7 +11,9 @@ from typing import Any
 # What a page of its own may load: nothing but what is written in it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _STYLE = '<link rel="stylesheet" href="/static/style.css">'
-_SCRIPT = '<script src="/static/viewer.js" defer></script>'
+_SCRIPTS = ("viewer.js", "controls.js")
+# What asks the server, which a file has not.
+_LIVE = '<script src="/static/live.js" defer></script>\n'
 _SERVED_POLICY = "default-src 'self'; img-src 'self' data:"
 
 
@@ -26,21 +28,29 @@ def standalone(documents: Sequence[dict[str, Any]], *, title: str = "PaDIR trace
       ValueError: a document is no JSON.
     """
     folder = importlib.resources.files("padir") / "serving" / "page"
-    index, style, script = (
-        (folder / name).read_text(encoding="utf-8") for name in ("index.html", "style.css", "viewer.js")
-    )
+
+    def read(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8")
+
+    data = f'<script type="application/json" id="documents">{_as_data(documents)}</script>\n'
     replacements = {
         _SERVED_POLICY: _POLICY,
         "<title>PaDIR</title>": f"<title>{html.escape(title)}</title>",
-        _STYLE: f"<style>\n{style}</style>",
-        _SCRIPT: f'<script type="application/json" id="documents">{_as_data(documents)}</script>\n'
-        f"<script>\n{script}</script>",
+        _STYLE: f"<style>\n{read('style.css')}</style>",
+        **{
+            f'<script src="/static/{name}" defer></script>': f"{data if name == _SCRIPTS[0] else ''}"
+            f"<script>\n{read(name)}</script>"
+            for name in _SCRIPTS
+        },
+        _LIVE: "",
     }
+    page = read("index.html")
     for old, new in replacements.items():
-        before, found, after = index.partition(old)
-        assert found, f"index.html has no {old}"
-        index = before + new + after
-    return index
+        before, found, after = page.partition(old)
+        if not found:
+            raise AssertionError(f"index.html has no {old}")
+        page = before + new + after
+    return page
 
 
 def frame(documents: Sequence[dict[str, Any]], *, height: int = 720) -> str:

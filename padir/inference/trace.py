@@ -26,25 +26,25 @@ from padir.types import EOS_ID, PAD_ID, Array
 
 # How many lengths a document tells of.
 _LENGTHS = 16
+# What is read once more is read by so many rows at a time, of so many tokens if none is longer.
+_ROWS, _ROOM = 16, 32
 
 
-def traced(decode: DecodeConfig, *, attention: bool = True) -> DecodeConfig:
+def traced(decode: DecodeConfig) -> DecodeConfig:
     """The configuration that decodes the same and keeps a trace, without the shortcuts that have none.
 
     Only a refinement has a trace; any other configuration is returned as it is.
     """
     if not isinstance(decode, Refinement):
         return decode
-    attention = attention and decode.order is None
     return dataclasses.replace(
         decode,
         return_trace=True,
-        return_attentions=attention,
         likeliest_first=False,
         compact_rows=False,
         active_positions=None,
         # Each length is a program to compile, and what is watched is one sentence.
-        target_buckets=decode.target_buckets if decode.t5x_compat else (32,),
+        target_buckets=decode.target_buckets if decode.t5x_compat else (_ROOM,),
     )
 
 
@@ -55,7 +55,9 @@ def trace_document(
 
     Args:
       translation: one of this translator's. A refinement needs a configuration of `traced`, or only its results are
-        told. Of an autoregressive model the best hypothesis is read once more, for its probabilities and attention.
+        told. What its steps have read is read once more for the attention to the source (not with an order, nor with
+        self-conditioning, unless the trace has it). Of an autoregressive model the best hypothesis is read once more,
+        for its probabilities and attention.
       translator: what made it.
       seconds: how long the translation took, as the caller measured it.
       name: of the model.
@@ -77,6 +79,10 @@ def trace_document(
     if isinstance(model, PadirModel):
         if model.length_predictor != "oracle":
             told["lengths"] = _predicted_lengths(translator, origin.source)
+        alone = isinstance(origin.decode, Refinement) and origin.decode.order is None and not model.self_conditioning
+        if alone and translation.trace is not None and translation.trace.cross_attentions is None:
+            for hypothesis, attention in zip(told["hypotheses"], _attention(translator, translation), strict=True):
+                hypothesis["attention"] = attention
     elif origin.tokens:
         confidence, attention = _read_again(translator, origin.source, origin.tokens)
         told["hypotheses"][0] |= {"confidence": confidence, "attention": attention}
@@ -172,6 +178,25 @@ def _predicted_lengths(translator: Translator, source: Sequence[int]) -> list[Do
     return [{"length": index + 1, "probability": probability} for index, probability in both]
 
 
+def _attention(translator: Translator, translation: Translation) -> list[list]:
+    """The mean attention to the source in the steps of each hypothesis: [steps, L, P] each."""
+    trace, source = translation.trace, translation.origin.source
+    steps = translation.origin.steps_run
+    read = [trace.inputs[step, row] for row, count in enumerate(steps) for step in range(count)]
+    lengths = (trace.inputs[0] != PAD_ID).sum(-1)
+    longest = translator.model.max_target_length
+    room = min(_ROOM, longest) if lengths.max() <= _ROOM else longest
+    batch = np.zeros((-(-len(read) // _ROWS) * _ROWS, room), np.int32)
+    batch[: len(read)] = np.array(read).reshape(len(read), longest)[:, :room]
+    program, padded = _attention_program(translator.model), _padded(translator, source)
+    chunks = (program(translator.decoding_params, padded, chunk) for chunk in batch.reshape(-1, _ROWS, room))
+    weights = iter(np.concatenate([np.zeros((0, room, padded.shape[1])), *map(np.asarray, chunks)]))
+    return [
+        [rounded(next(weights)[:length, : len(source)]) for _ in range(count)]
+        for count, length in zip(steps, lengths, strict=True)
+    ]
+
+
 def _read_again(translator: Translator, source: Sequence[int], tokens: Sequence[int]) -> tuple[list, list]:
     """Probability of each token [L] and its mean attention to the source [L, P], given the tokens on its left."""
     room = 1 << max(len(tokens) - 1, 7).bit_length()
@@ -193,6 +218,20 @@ def _padded(translator: Translator, source: Sequence[int]) -> np.ndarray:
 def _length_program(model: PadirModel) -> Callable[[DecodingParams, Array], Array]:
     """(parameters, source [B, Ls]) → log-probability of each length [B, max_target_length], jitted."""
     return jax.jit(lambda params, source: jax.nn.log_softmax(model.encode(params, source)[1]))
+
+
+@functools.cache
+def _attention_program(model: PadirModel) -> Callable[[DecodingParams, Array, Array], Array]:
+    """(parameters, source [1, Ls], what is read [N, L]) → mean attention [N, L, Ls], jitted."""
+
+    @jax.jit
+    def run(params: DecodingParams, source: Array, tokens: Array) -> Array:
+        module = model.module(params)
+        sources = module.network.plan_of_sources(model.encode(params, source)[0], source)
+        plan = module.network.plan_of_targets(sources, tokens, module.network.of_length(tokens.shape[1]))
+        return module.network.decode(tokens, plan).cross_attentions.mean(axis=(1, 2))
+
+    return run
 
 
 @functools.cache
