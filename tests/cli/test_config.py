@@ -248,6 +248,7 @@ def test_each_commands_configuration_lies_beside_its_result():
         "evaluate": "out/x.gin",
         "tables": "out/tables.gin",
         "translate": "file.gin",
+        "serve": None,
         "distill": "out/distill.gin",
         "benchmark_latency": "file.gin",
         "benchmark_throughput": "file.gin",
