@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Sequence
 
 import jax
@@ -87,6 +88,49 @@ def trace_document(
         confidence, attention = _read_again(translator, origin.source, origin.tokens)
         told["hypotheses"][0] |= {"confidence": confidence, "attention": attention}
     return told
+
+
+def watch(
+    translator: Translator, source: Sequence[int], decode: DecodeConfig | None = None, *, name: str | None = None
+) -> tuple[Translation, Document]:
+    """Translates one source, and tells of it.
+
+    It is decoded twice and the second time is told, so that no compilation is in it.
+
+    Args:
+      translator: any.
+      source: token ids, ending in EOS.
+      decode: how; the translator's default if None. It is changed as `traced` says.
+      name: of the model.
+    """
+    decode = traced(translator.checked(decode))
+
+    def once() -> Translation:
+        return translator.translate_ids([source], decode, batch_size=1)[0]
+
+    return _timed(translator, once, name)
+
+
+def watch_further(
+    translator: Translator,
+    text: str,
+    tokens: Sequence[int | str | None],
+    clamped: Sequence[bool],
+    length: int | None = None,
+    *,
+    decode: Refinement | None = None,
+    name: str | None = None,
+) -> tuple[Translation, Document]:
+    """`continue_from`, and tells of it; likewise."""
+    return _timed(translator, lambda: continue_from(translator, text, tokens, clamped, length, decode=decode), name)
+
+
+def _timed(translator: Translator, once: Callable[[], Translation], name: str | None) -> tuple[Translation, Document]:
+    once()
+    began = time.perf_counter()
+    translation = once()
+    seconds = time.perf_counter() - began
+    return translation, trace_document(translation, translator, seconds=seconds, name=name)
 
 
 def continue_from(

@@ -97,7 +97,8 @@ def test_models_by_name(make):
     assert (first[1]["model"], second[1]["model"]) == ("student", "teacher")
     assert [len(model.translator.batches) for model in server.models.values()] == [1, 1]
     assert third == (400, {"error": "model: unknown 'nobody'; choose one of student, teacher"})
-    assert models[1][1] == {"name": "teacher", "kind": "padir", "refines": True, "longestSource": LONGEST_SOURCE}
+    told = {"name": "teacher", "kind": "padir", "refines": True, "longestSource": LONGEST_SOURCE}
+    assert models[1][1] == told | {"steps": 4, "lengths": 4}
 
 
 def test_options_of_a_query_change_the_decode(make):

@@ -34,6 +34,7 @@ if (!$("documents")) {
     return said;
   }
 
+  const moves = () => !matchMedia("(prefers-reduced-motion: reduce)").matches;
   const one = (traces) => (Array.isArray(traces) ? traces[0] : traces);
 
   async function traceBy(name, signal) {
@@ -62,7 +63,7 @@ if (!$("documents")) {
     }
   }
 
-  function translate(then = () => {}) {
+  function translate(then = null) {
     asked.text = $("text").value;
     asked.steps = Number($("steps").value) || 1;
     asked.lengths = Number($("lengths").value) || 1;
@@ -76,9 +77,11 @@ if (!$("documents")) {
       const documents = [];
       for (const name of names) documents.push(await traceBy(name, signal));
       trail = [{ label: "as translated", documents, edit: null }];
+      $("intro").hidden = true;
       show(documents);
       drawTrail();
-      await then();
+      if (then) await then();
+      else if (moves()) play();
     });
   }
 
@@ -94,7 +97,7 @@ if (!$("documents")) {
       trail.push({ label: `edit ${trail.length}`, documents, edit });
       show(documents);
       drawTrail();
-      if (!matchMedia("(prefers-reduced-motion: reduce)").matches) play();
+      if (moves()) play();
     });
 
   function drawTrail() {
@@ -177,13 +180,26 @@ if (!$("documents")) {
     const teacher = models.find((each) => !each.refines);
     if (student) $("model").value = student.name;
     if (student && teacher) $("beside").value = teacher.name;
-    if (models[0]?.steps) $("steps").value = models[0].steps;
+    // Other numbers would have to be compiled first.
+    for (const name of ["steps", "lengths"]) if (student?.[name]) $(name).value = student[name];
     const examples = models.flatMap((each) => each.examples ?? []).slice(0, 4);
     $("examples").replaceChildren(...examples.map((text) => make("button", { type: "button", textContent: text, dir: "auto", onclick: () => {
       $("text").value = text;
       translate();
     } })));
   }
+
+  /* Before the first translation: what is to be seen here, in small. */
+  const SKETCH = [["mask", "mask", "mask", "mask"], ["▁A:0.95", "▁dog:0.6", "▁dog:0.35:r", "▁sleeps:0.8"], ["▁A:0.98", "▁small:0.93", "▁dog:0.97", "▁sleeps:0.96"]];
+  const sketched = (said) => {
+    const [piece, p, remasked] = said.split(":");
+    const token = { piece: piece === "mask" ? "<mask>" : piece, p: p ? Number(p) : null, remasked };
+    const drawn = make("span", { className: ["chip", ...classesOf(token)].join(" "), textContent: shown(token.piece) });
+    if (token.p !== null) drawn.style.setProperty("--p", token.p);
+    return drawn;
+  };
+  $("intro").firstElementChild.replaceChildren(...SKETCH.map((row) => make("li", {}, ...row.map(sketched))));
+  $("intro").hidden = false;
 
   $("composer").hidden = false;
   $("composer").addEventListener("submit", (event) => {

@@ -24,6 +24,7 @@ const view = {
   hypothesis: 0, // of the first document
   step: 0,
   chosen: null, // {panel, side: "source" | "target", position}
+  editing: false, // whether the chosen token has its editor open
   edits: new Map(), // position → {token: id | string | null, text, pinned}
   length: null, // wanted, if it was edited
   playing: null,
@@ -330,7 +331,7 @@ const lastStep = () => Math.max(1, ...view.documents.map(passes));
 function setStep(step) {
   view.step = Math.max(0, Math.min(step, lastStep()));
   $("slider").value = view.step;
-  $("position").textContent = view.step === 0 ? "start" : `step ${view.step} of ${lastStep()}`;
+  $("position").textContent = view.step === 0 ? "start" : `${view.documents.length > 1 ? "pass" : "step"} ${view.step} of ${lastStep()}`;
   $("slider").setAttribute("aria-valuetext", $("position").textContent);
   view.documents.forEach((of, index) => drawPanel(of, index));
   drawRace();
@@ -356,6 +357,7 @@ function pause() {
 function play() {
   if (view.playing) return pause();
   dropEdits();
+  view.editing = false;
   view.playing = {};
   $("play").classList.add("playing");
   $("play").setAttribute("aria-label", "Pause");
@@ -377,7 +379,8 @@ function raceBy(times) {
   const began = performance.now();
   const drawn = view.documents.map(() => 0);
   const tick = (now) => {
-    const elapsed = Math.min(((now - began) / 6000) * slowest, slowest);
+    // The first frame may be of a time before the start.
+    const elapsed = Math.max(0, Math.min((now - began) / 6000, 1)) * slowest;
     view.documents.forEach((of, index) => {
       const at = Math.floor((passes(of) * Math.min(elapsed, times[index])) / times[index] + 1e-9);
       if (at !== drawn[index]) drawPanel(of, index, (drawn[index] = at));
@@ -404,10 +407,10 @@ function choose(rank) {
   setStep(view.step);
 }
 
-/** Shows documents of one text, the first one large; at its last step, or at `step`. */
+/** Shows documents of one text, the first one large; at the last step, or at `step`. */
 function show(documents, { step = null, hypothesis = 0 } = {}) {
   pause();
-  Object.assign(view, { documents, hypothesis: 0, chosen: null });
+  Object.assign(view, { documents, hypothesis: 0, chosen: null, editing: false });
   view.edits.clear();
   view.length = null;
   view.hypothesis = Math.max(0, Math.min(hypothesis, documents[0].hypotheses.length - 1)) || 0;
@@ -419,5 +422,5 @@ function show(documents, { step = null, hypothesis = 0 } = {}) {
   drawFacts();
   drawLegend();
   drawEdit();
-  setStep(step ?? passes(documents[0]));
+  setStep(step ?? lastStep());
 }
