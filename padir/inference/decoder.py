@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 
@@ -104,6 +105,27 @@ class Decoder:
         # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
         # call, which is slow.
         self._programs: dict[DecodeConfig, tuple[Program, list[Array]]] = {}
+
+    @property
+    def key(self) -> Array:
+        """The key that every decode begins with."""
+        return self._key
+
+    def prepared(self, params: PyTree, helper: Helper | None, judge: Judge | None) -> Decoder:
+        """Returns a decoder like this one of other arrays, which may be traced.
+
+        Args:
+          params: like `params`.
+          helper: like `helper`; None if the model verifies itself.
+          judge: like `judge`.
+        """
+        other = copy.copy(self)
+        if self.verifies_itself:
+            helper = Verifier(self.model.causal_mode, causal_params(params), is_own=True)
+        other.params, other.helper, other.judge, other._programs = params, helper, judge, {}
+        other.decoding_params = self.model.for_decoding(params, self.compute_type)
+        other._decoding_helper = None if helper is None else helper.for_decoding(self.compute_type)
+        return other
 
     @property
     def longest_source(self) -> int:

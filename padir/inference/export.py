@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import json
 import os
@@ -17,17 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from padir import __version__
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files import checksums
 from padir.inference import load_program
-from padir.inference.decoder import SOURCE_BUCKETS, source_width
+from padir.inference.decoder import SOURCE_BUCKETS
 from padir.inference.program import decode_program
 from padir.inference.translator import Translator, load
-from padir.models.causal_mode import causal_params
 from padir.models.kinds import DecodeConfig, decoding_model
 from padir.runs.convert import export_checkpoint
 from padir.runtime.platforms import tracing_for
@@ -37,7 +35,6 @@ FORMATS = ("safetensors", "stablehlo")
 PLATFORMS = ("cpu", "cuda", "tpu")
 # How long JAX promises to read what jax.export has written (its documentation: "6 months").
 _READABLE_DAYS = 180
-_DTYPES = ("float32", "bfloat16", "int32", "int8", "uint32")
 
 
 def export(
@@ -129,11 +126,13 @@ def export_programs(
     _check(translator, folder, decode, platforms, batch_sizes, source_buckets)
     stored = _stored(translator)
     names = [f"{index:04d}" for index in range(len(stored[0]))]
-    model, steps = translator.model, ()
+    model, steps, described = translator.model, (), repr(decode)
     if isinstance(decode, Refinement):
         decode, steps = decode.steps_as_data
     longest = translator.longest_source
-    widths = {source_width(model, min(bucket, longest)) for bucket in source_buckets} | {source_width(model, longest)}
+    # As `source_width` has them: a bucket holds what the encoder reads before the source, too.
+    widths = {bucket - model.source_prefix for bucket in source_buckets}
+    widths = {width for width in widths if 1 < width < longest} | {longest}
     made = datetime.date.today()
     manifest: dict[str, Any] = {
         "padir": __version__,
@@ -143,7 +142,7 @@ def export_programs(
         "readable_until": (made + datetime.timedelta(days=_READABLE_DAYS)).isoformat(),
         "model": type(model).__name__,
         "step": translator.step,
-        "decode": repr(decode),
+        "decode": described,
         "compute_type": translator.compute_type,
         "vocabulary": translator.vocabulary.hash,
         "platforms": list(platforms),
@@ -161,10 +160,8 @@ def export_programs(
             (inside / "programs" / platform).mkdir(parents=True)
             for name, program in _programs(translator, decode, stored, platform, manifest):
                 (inside / "programs" / platform / f"{name}.bin").write_bytes(program.serialize())
-        save_file(
-            {name: np.asarray(leaf) for name, leaf in zip(names, stored[0], strict=True)},
-            inside / "weights.safetensors",
-        )
+        arrays = {name: np.asarray(leaf) for name, leaf in zip(names, stored[0], strict=True)}
+        (inside / "weights.safetensors").write_bytes(save(arrays))
         shutil.copyfile(translator.vocabulary.path, inside / "spiece.model")
         shutil.copyfile(load_program.__file__, inside / "load_program.py")
         (inside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -182,7 +179,9 @@ def _check(
 ) -> None:
     if folder.exists():
         raise PadirError(f"{folder}: exists; choose another output_dir, or delete it")
-    if not platforms or (unknown := sorted(set(platforms) - set(PLATFORMS))):
+    if not platforms:
+        raise PadirError(f"export.platforms: name one or more of {', '.join(PLATFORMS)}")
+    if unknown := sorted(set(platforms) - set(PLATFORMS)):
         raise PadirError(f"export.platforms: unknown {', '.join(unknown)}; choose from {', '.join(PLATFORMS)}")
     for name, numbers in (("batch_sizes", batch_sizes), ("source_buckets", source_buckets)):
         if not numbers or min(numbers) < 1:

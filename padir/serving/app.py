@@ -35,6 +35,8 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
 }
 _LOG = logging.getLogger("uvicorn.error")
+# What a request may take before the server is ready: it may wait for a compilation.
+_COMPILING_SECONDS = 300.0
 # What nginx logs for a client that has left; nobody reads the answer.
 _CLIENT_LEFT = 499
 
@@ -130,7 +132,7 @@ class Server:
             if leaving.done():
                 reason = "client"
                 return Response(status_code=_CLIENT_LEFT)
-            raise Refused(503, f"took longer than {self.limits.max_seconds:g} s")
+            raise Refused(503, f"took longer than {self._deadline(request) - request.state.began:g} s")
         finally:
             leaving.cancel()
             self.batcher.withdraw([item for item in items if not item.future.done()], reason)
@@ -154,7 +156,9 @@ class Server:
         return fields_of(bytes(body), request.headers.get("content-type", ""))
 
     def _deadline(self, request: Request) -> float:
-        return request.state.began + self.limits.max_seconds
+        """By `time.monotonic`; later for a request that came before the server was ready."""
+        seconds = self.limits.max_seconds
+        return request.state.began + (seconds if request.state.was_ready else max(seconds, _COMPILING_SECONDS))
 
     def _model(self, name: str | None) -> ServedModel:
         if name is None:
@@ -220,7 +224,7 @@ def _counted(server: Server, endpoint: Callable[[Request], Awaitable[Response]])
     """The endpoint with its refusals as answers, counted and timed."""
 
     async def answer(request: Request) -> Response:
-        request.state.began = time.monotonic()
+        request.state.began, request.state.was_ready = time.monotonic(), server.is_ready
         path = request.url.path
         try:
             response = await endpoint(request)

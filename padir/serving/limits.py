@@ -34,6 +34,7 @@ class Limits:
         of its own, so this bounds how many a client can have compiled.
       max_steps: decoder passes of a refinement.
       max_seconds: seconds from the first byte of a request to its answer. The deadline also drops texts that wait.
+        Requests that come before all programs are compiled may take five minutes.
     """
 
     max_body_bytes: int = 1_000_000
