@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
 from collections.abc import Sequence
+from typing import Self
 
 import jax
 import numpy as np
@@ -105,6 +107,7 @@ class Decoder:
         # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
         # call, which is slow.
         self._programs: dict[DecodeConfig, tuple[Program, list[Array]]] = {}
+        self._lock, self._is_closed = threading.Lock(), False
 
     @property
     def key(self) -> Array:
@@ -196,16 +199,40 @@ class Decoder:
                 raise PadirError(f"lengths have shape {shape}; give one for each of the {len(sources)} sources")
             given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
+        # Threads wait for one another only until the device has its work, or a program is compiled: not twice.
+        with self._lock:
+            program, leaves = self._program(decode)
+            packed, extras = program(leaves, placed, self._key, *steps, **given)
+        found = unpack(np.asarray(packed), extras)
+        # A program with room for more steps serves several numbers of them.
+        return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace)) if steps else found
+
+    def _program(self, decode: DecodeConfig) -> tuple[Program, list[Array]]:
+        if self._is_closed:
+            raise PadirError("this translator is closed; open the model once more with padir.load")
         known = self._programs.get(decode)
         if known is None:
             leaves, structure = jax.tree.flatten(self.inputs(decode))
             known = decode_program(decoding_model(self.model, decode), decode, structure), leaves
             self._programs[decode] = known
-        program, leaves = known
-        packed, extras = program(leaves, placed, self._key, *steps, **given)
-        found = unpack(np.asarray(packed), extras)
-        # A program with room for more steps serves several numbers of them.
-        return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace)) if steps else found
+        return known
+
+    def close(self) -> None:
+        """Lets go of the parameters, so that their memory is free once nobody else holds them; then it cannot decode.
+
+        Decodes of other threads that have begun are finished. Closing once more does nothing.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._programs.clear()
+            self.params = self.decoding_params = None
+            self.helper = self._decoding_helper = self.judge = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def continue_ids(
         self, source: Sequence[int], tokens: Sequence[int], clamped: Sequence[bool], decode: Refinement

@@ -165,7 +165,7 @@ def export_programs(
         shutil.copyfile(translator.vocabulary.path, inside / "spiece.model")
         shutil.copyfile(load_program.__file__, inside / "load_program.py")
         (inside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        checksums.write_checksums(inside, sorted(path.name for path in inside.iterdir()))
+        checksums.write_checksums(inside, ["."])
         inside.rename(folder)
 
 

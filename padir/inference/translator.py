@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,13 +28,22 @@ from padir.models.kinds import DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import fastest_type
+from padir.progress import progress
 from padir.runs.convert import needed_vocabulary, open_model
 from padir.runs.saved_verifier import load_verifier
 from padir.types import EOS_ID, PyTree
 
+# Up to so many batches, `translate` shows no bar.
+_BATCHES_WITHOUT_BAR = 16
+# Batches that `stream` reads ahead.
+_WINDOW = 16
+
 
 class Translator(Decoder):
-    """A `Decoder` with its vocabulary, ready to translate text; made by `padir.load`."""
+    """A `Decoder` with its vocabulary, ready to translate text; made by `padir.load`.
+
+    Several threads may translate with it. It is a context manager, too, which gives the model's memory back at its end.
+    """
 
     def __init__(
         self,
@@ -98,13 +108,46 @@ class Translator(Decoder):
         """
         if isinstance(texts, str):
             raise PadirError("translate takes a list of texts, not one text: use translate([text])")
-        sources = []
-        for index, text in enumerate(texts):
-            try:
-                sources.append(self.tokenize(text))
-            except PadirError as error:
-                raise PadirError(f"text {index + 1}: {error}") from None
-        return self.translate_ids(sources, decode, batch_size=batch_size)
+        sources = [self._numbered(index, text) for index, text in enumerate(texts)]
+        is_long = len(sources) > _BATCHES_WITHOUT_BAR * batch_size
+        with progress(label="translate", unit="texts", total=len(sources), active=is_long) as bar:
+            return self.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
+
+    def stream(
+        self, texts: Iterable[str], decode: DecodeConfig | None = None, *, batch_size: int = 32
+    ) -> Iterator[tuple[int, Translation]]:
+        """Translates texts and yields each translation, with the position of its text, as soon as its batch is done.
+
+        The texts of 16 batches are read at a time and sorted by length; shorter ones come first. Nothing is translated
+        before the first translation is asked for, and texts may go on without end.
+
+        Args:
+          texts: the source sentences.
+          decode: as for `translate`.
+          batch_size: the number of texts decoded at a time.
+
+        Yields:
+          (position of the text, counted from 0; its translation).
+
+        Raises:
+          PadirError: as for `translate`; what comes before the 16 batches of a wrong text has been yielded by then.
+        """
+        if isinstance(texts, str):
+            raise PadirError("stream takes several texts, not one text: use stream([text])")
+        decode = self.checked(decode, has_lengths=False)
+        check_batch_size(batch_size)
+        numbered = enumerate(texts)
+        while window := list(itertools.islice(numbered, _WINDOW * batch_size)):
+            sources = [self._numbered(index, text) for index, text in window]
+            for batch in self._batches(sources, decode, batch_size, None):
+                for row, translation in batch:
+                    yield window[row][0], translation
+
+    def _numbered(self, index: int, text: str) -> list[int]:
+        try:
+            return self.tokenize(text)
+        except PadirError as error:
+            raise PadirError(f"text {index + 1}: {error}") from None
 
     def translate_ids(
         self,
@@ -132,6 +175,20 @@ class Translator(Decoder):
         decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
+        for batch in self._batches(sources, decode, batch_size, lengths):
+            for row, translation in batch:
+                results[row] = translation
+            done(len(batch))
+        return results
+
+    def _batches(
+        self,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        batch_size: int,
+        lengths: Sequence[int] | None,
+    ) -> Iterator[list[tuple[int, Translation]]]:
+        """Yields (index of the source, translation) of each batch as it is done; see `translate_ids`."""
         tables, room = None, (0, 0)
         if self.constraint is not None and sources:
             tables = self.constraint.tables(sources)
@@ -146,10 +203,9 @@ class Translator(Decoder):
                 of_rows = [tables[row] for row in rows]
                 automaton = self.constraint.automaton(of_rows, self.padded_rows(len(rows)), room)
             hypotheses = self.decode_ids([sources[row] for row in rows], decode, given, automaton)
-            for position, row in enumerate(rows):
-                results[row] = self.translation(hypotheses, position, decode, sources[row])
-            done(len(rows))
-        return results
+            yield [
+                (row, self.translation(hypotheses, position, decode, sources[row])) for position, row in enumerate(rows)
+            ]
 
     def translation(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]) -> Translation:
         """The text of one row of what was decoded; `decode` and `source` are what `decode_ids` was given for it."""
