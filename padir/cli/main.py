@@ -87,8 +87,8 @@ def joined(arguments: list[str]) -> list[str]:
     """Rewrites the arguments into the form that the parser expects.
 
     The words of a command become one argument: ["benchmark", "latency", …] → ["benchmark latency", …].
-    A positional argument gets its flag: ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"]. It comes first, or
-    last after an argument that cannot take it as its value.
+    A positional argument gets its flag: ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"]. It comes first,
+    or last after an argument that cannot take it as its value.
     """
     if len(arguments) > 1 and not arguments[1].startswith("-"):
         if arguments[0] in _GROUPS:

@@ -78,6 +78,8 @@ if (!$("documents")) {
       for (const name of names) documents.push(await traceBy(name, signal));
       trail = [{ label: "as translated", documents, edit: null }];
       $("intro").hidden = true;
+      // The keys are the view's from here on; "/" comes back.
+      $("text").blur();
       show(documents);
       drawTrail();
       if (then) await then();
