@@ -84,13 +84,14 @@ def test_threads_get_their_own_translations(translator):
 
     def translate(text):
         began.wait(30)
-        return [translator.translate([text], DECODE)[0].text for _ in range(5)]
+        return [translator.translate([text], DECODE)[0].hypotheses for _ in range(5)]
 
     with ThreadPoolExecutor(len(texts)) as pool:
         found = list(pool.map(translate, texts))
-    alone = [translator.translate([text], DECODE)[0].text for text in texts]
-    assert found == [[text] * 5 for text in alone]
-    assert len(set(alone)) > 1
+    alone = [translator.translate([text], DECODE)[0].hypotheses for text in texts]
+    assert found == [[hypotheses] * 5 for hypotheses in alone]
+    # An untrained model writes much the same of everything, but its scores tell texts apart.
+    assert len(set(alone)) == len(texts)
 
 
 def test_a_closed_translator_lets_go_and_says_so(translator):
