@@ -36,7 +36,7 @@ _HEADERS = {
 }
 _LOG = logging.getLogger("uvicorn.error")
 # What a request may take before the server is ready: it may wait for a compilation.
-_COMPILING_SECONDS = 300.0
+COMPILING_SECONDS = 300.0
 # What nginx logs for a client that has left; nobody reads the answer.
 _CLIENT_LEFT = 499
 
@@ -158,7 +158,7 @@ class Server:
     def _deadline(self, request: Request) -> float:
         """By `time.monotonic`; later for a request that came before the server was ready."""
         seconds = self.limits.max_seconds
-        return request.state.began + (seconds if request.state.was_ready else max(seconds, _COMPILING_SECONDS))
+        return request.state.began + (seconds if request.state.was_ready else max(seconds, COMPILING_SECONDS))
 
     def _model(self, name: str | None) -> ServedModel:
         if name is None:

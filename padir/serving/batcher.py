@@ -170,7 +170,7 @@ class Batcher:
         now = time.monotonic()
         late = [item for item in self._queue if item.deadline <= now]
         for item in late:
-            item.future.set_exception(Refused(503, "took too long: the time limit passed while it waited"))
+            _fail(item.future, Refused(503, "took too long: the time limit passed while it waited"))
         if late:
             self._metrics.dropped.add("deadline", by=len(late))
             self._queue = deque(item for item in self._queue if item.deadline > now)

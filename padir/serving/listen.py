@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from padir.errors import PadirError
-from padir.serving.app import Server, application
+from padir.serving.app import COMPILING_SECONDS, Server, application
 
 
 def listen(server: Server, *, host: str, port: int, cors_origins: Sequence[str] = ()) -> None:
@@ -32,7 +32,7 @@ def listen(server: Server, *, host: str, port: int, cors_origins: Sequence[str] 
         lifespan="on",
         ws="none",
         # A request is answered by its deadline at the latest.
-        timeout_graceful_shutdown=math.ceil(server.limits.max_seconds) + 1,
+        timeout_graceful_shutdown=math.ceil(max(server.limits.max_seconds, COMPILING_SECONDS)) + 1,
     )
     listening = uvicorn.Server(config)
     # uvicorn sends itself the signal once more when it has finished, for the handler that was there before it.

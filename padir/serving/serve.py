@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
+from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.inference.translator import load
+from padir.inference.translator import Translator, load
 from padir.models.kinds import DecodeConfig
 from padir.serving.limits import Limits
 from padir.serving.models import ServedModel, batch_sizes
@@ -48,7 +51,7 @@ def serve(
       others: further models, each as NAME=RUN_DIR. They decode by their default configuration.
       host: the address to listen on. The default can only be reached from this machine.
       port: the port; 0 lets the system choose one, which is printed.
-      decode: the decode configuration; the model's default if None.
+      decode: the decode configuration. None takes the model's default; of a refinement, with `compact_rows`.
       rescore_with: an autoregressive model that ranks the hypotheses of a parallel model.
       verify_with: an autoregressive model that verifies a parallel model's drafts; see `padir.load`.
       constraint: the JSON file of a constraint that every translation must obey; see `padir.data.constraints`.
@@ -80,11 +83,22 @@ def serve(
     for index, (called, path) in enumerate(paths.items()):
         options = {"rescore_with": rescore_with, "verify_with": verify_with, "constraint": constraint}
         translator = load(path, seed=seed, compute_type=compute_type, **({} if index else options))
-        chosen = translator.checked(None if index else decode, has_lengths=False)
+        chosen = _for_batches(translator) if index or decode is None else decode
+        chosen = translator.checked(chosen, has_lengths=False)
         models.append(ServedModel(called, translator, chosen, sizes))
     languages = None if source_language is None else (source_language, target_language)
     server = Server(models, limits, max_wait=max_wait_ms / 1e3, languages=languages, warm_up=warm_up)
     listen(server, host=host, port=port, cors_origins=cors_origins)
+
+
+def _for_batches(translator: Translator) -> DecodeConfig:
+    """The translator's default configuration, of which a large batch drops rows that are finished if it can."""
+    decode = translator.default_decode
+    if isinstance(decode, Refinement):
+        # Not every default can.
+        with contextlib.suppress(PadirError):
+            return translator.checked(dataclasses.replace(decode, compact_rows=True), has_lengths=False)
+    return decode
 
 
 def _named(run_dir: str, name: str | None, others: Sequence[str]) -> dict[str, str]:
