@@ -89,10 +89,11 @@ class StandIn:
       url: where it is.
       asked: (path, fields) of each request, in order.
       offered: what `/models` answers.
+      canned: documents of the student and the teacher to answer with instead; or None.
     """
 
     def __init__(self, offered):
-        self.offered, self.asked = offered, []
+        self.offered, self.asked, self.canned = offered, [], None
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -109,6 +110,8 @@ class StandIn:
             return 200, {"trace": refined(fields)}
         if len(fields["q"]) > 10_000:
             return 413, {"error": f"text 1: {len(fields['q'])} characters are more than 10000"}
+        if self.canned is not None:
+            return 200, {"trace": self.canned[fields.get("model") == "teacher"]}
         made = teacher() if fields.get("model") == "teacher" else student()
         # What is asked for comes back, as pieces of the source and as a word of the target.
         words = fields["q"].split(" ")

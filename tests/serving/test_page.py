@@ -6,13 +6,16 @@ Needs Chromium (Debian's package) and Playwright's Python package, which drives 
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import traced_texts
+from PIL import Image
 from traced_texts import StandIn
 
 from padir.inference import page as pages
 
+HERE = Path(__file__).resolve().parent
 CHROMIUM = os.environ.get("PADIR_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
     "--no-sandbox",
@@ -259,6 +262,29 @@ def test_a_page_of_its_own_works_from_a_disk(browser, tmp_path):
     assert page.title() == " ".join(HOSTILE.split())
     page.close()
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == [] and errors == []
+
+
+def test_the_picture_of_the_documentation(page, server, tmp_path):
+    """Of a real translation; PADIR_PICTURES=docs/howto renews it."""
+    server.canned = json.loads((HERE / "watched.json").read_text(encoding="utf-8"))
+    student, teacher = server.canned
+    page.set_viewport_size({"width": 1120, "height": 860})
+    translate(page, student["source"]["text"], beside="teacher")
+    server.canned = None
+    page.locator("body").press("Home")
+    page.locator("body").press("ArrowRight")
+    unsure = min(range(len(tokens(page)) - 1), key=student["hypotheses"][0]["steps"][0]["confidence"].__getitem__)
+    page.locator(".target .chip").nth(unsure).hover()
+    page.wait_for_timeout(500)
+    assert tokens(page, 1) == [teacher["hypotheses"][0]["pieces"][0].removeprefix("▁")]
+    picture = Path(os.environ.get("PADIR_PICTURES", tmp_path)) / "watch_in_the_browser.png"
+    page.screenshot(path=picture)
+    page.set_viewport_size({"width": 1200, "height": 900})
+    with Image.open(picture) as image:
+        assert image.size == (1120, 860)
+        # Tokens, bars and text, not one blank sheet.
+        assert len(image.convert("RGB").getcolors(maxcolors=2**20)) > 500
+        image.convert("P", palette=Image.Palette.ADAPTIVE, colors=256).save(picture, optimize=True)
 
 
 def test_a_frame_in_a_notebook(browser, tmp_path):
