@@ -24,7 +24,7 @@ function setEdit(position, edit) {
 const canEdit = (chosen) => view.onEdit && chosen?.panel === 0 && chosen.side === "target" && isRefined(view.documents[0]);
 
 function drawEdit() {
-  const bar = $("edit");
+  const bar = editBar;
   const of = view.documents[0];
   const length = hypothesisOf(of)?.length;
   const position = canEdit(view.chosen) && view.editing ? view.chosen.position : null;

@@ -16,7 +16,7 @@ function make(tag, properties = {}, ...children) {
 }
 
 const percent = (p) => (p > 0.9949 && p < 1 ? "> 99 %" : p < 0.005 ? "< 1 %" : `${Math.round(100 * p)} %`);
-const shown = (piece) => piece.replace(/^▁/, "").replaceAll("▁", " ") || "␣";
+const shown = (piece) => (piece === "</s>" ? "end" : piece.replace(/^▁/, "").replaceAll("▁", " ") || "␣");
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 const view = {
@@ -104,7 +104,7 @@ function classesOf(token) {
 }
 
 function chip(token, panel, side, position) {
-  const name = token.piece === "</s>" ? "end" : shown(token.piece);
+  const name = shown(token.piece);
   const notes = [token.p === null ? "" : percent(token.p), token.pinned ? "pinned" : "", token.remasked ? `remasked: ${token.remasked}` : ""];
   const button = make("button", {
     type: "button",
@@ -146,8 +146,12 @@ function panelOf(of, index) {
   );
 }
 
+const editBar = $("edit");
+
 function drawPanels() {
   $("panels").replaceChildren(...view.documents.map(panelOf));
+  // Close to the tokens, also where the panels lie below one another.
+  $("panels").querySelector(".target").after(editBar);
   $("panels").classList.toggle("two", view.documents.length > 1);
 }
 
@@ -306,7 +310,7 @@ function drawHistory() {
   const rows = [];
   for (let step = 0; step <= found.steps_run; step++) {
     const cells = frame(of, found, step).map((token, i) =>
-      make("td", { className: classesOf(token).join(" "), textContent: token.piece === "</s>" ? "end" : shown(token.piece), dir: "auto", title: [token.p === null ? "" : percent(token.p), token.remasked ? `remasked: ${token.remasked}` : ""].filter(Boolean).join(", "), dataset: { step, position: i }, vars: token.p === null ? {} : { "--p": token.p } }),
+      make("td", { className: classesOf(token).join(" "), textContent: shown(token.piece), dir: "auto", title: [token.p === null ? "" : percent(token.p), token.remasked ? `remasked: ${token.remasked}` : ""].filter(Boolean).join(", "), dataset: { step, position: i }, vars: token.p === null ? {} : { "--p": token.p } }),
     );
     const label = make("button", { type: "button", dataset: { step }, textContent: step === 0 ? (of.edited ? "edited" : "start") : `step ${step}` });
     rows.push(make("tr", { dataset: { step } }, make("th", { scope: "row" }, label), ...cells));
