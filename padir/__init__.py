@@ -6,6 +6,7 @@ Folders are layers. From the top floor down, each imports only from those below 
     dyck, appending, topics, brackets
     demo, analysis, theory, compilation
     verifier
+    serving
     evaluation, benchmark
     inference, training
     runs

@@ -74,7 +74,8 @@ def test_files(wheel):
     python = {p.relative_to(ROOT).as_posix() for top in ("padir", "tasks") for p in (ROOT / top).rglob("*.py")}
     gin = {f"padir/gin_files/{p.relative_to(ROOT / 'gin').as_posix()}" for p in (ROOT / "gin").rglob("*.gin")}
     assert gin, "gin/ holds no gin file"
-    assert names == python | gin | {"padir/evaluation/paper_tables.json"}
+    page = {p.relative_to(ROOT).as_posix() for p in (ROOT / "padir/serving/page").iterdir()}
+    assert names == python | gin | page | {"padir/evaluation/paper_tables.json"}
 
 
 def test_gin_folder_does_not_shadow_gin_config():
@@ -115,7 +116,8 @@ def test_what_is_imported_is_required(wheel):
     needed = {origins[name][0].lower().replace("_", "-") for name in others}
     assert {"jax", "gin-config", "pillow", "scipy"} <= needed
     metadata = _metadata(wheel)
-    assert needed - _requirement_names(metadata) - _requirement_names(metadata, "data") == set()
+    extras = _requirement_names(metadata, "data") | _requirement_names(metadata, "serve")
+    assert needed - _requirement_names(metadata) - extras == set()
 
 
 def test_constraints_pin_every_requirement(wheel):

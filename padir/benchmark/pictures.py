@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,24 @@ def throughputs(path: Path, by_system: Mapping[str, Mapping[int, float]]) -> Non
     axes.set_yscale("log")
     axes.set_xlabel("sentences in a batch")
     axes.set_ylabel("sentences per second")
+    _save(figure, axes, path)
+
+
+def load(path: Path, loads: Sequence[Mapping[str, Any]]) -> None:
+    """Draws quantiles of latency against the rate of requests.
+
+    Args:
+      path: the PNG file to write.
+      loads: as `padir benchmark serve` writes them.
+    """
+    figure, axes = _axes()
+    for style, name in zip(_styles(2), ("p50", "p99"), strict=True):
+        points = [(load["rate"], load["latency_ms"][name]) for load in loads if load["latency_ms"][name] is not None]
+        axes.plot(*zip(*points, strict=True), label=name, marker="o", **style)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("requests per second, scheduled")
+    axes.set_ylabel("milliseconds from schedule to answer")
     _save(figure, axes, path)
 
 

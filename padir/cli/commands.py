@@ -144,6 +144,27 @@ _ALL = (
         distributed=lambda has_value: has_value("translate.shards") and not has_value("translate.num_hosts"),
     ),
     Command(
+        "trace",
+        "padir.inference.watching:trace",
+        "translate one text and show every step: what was written, how sure it was, and what was written again",
+        'padir trace "Der Hund schläft." --html=trace.html --run_dir=tatoeba_de_en_padir --beside=tatoeba_de_en_ar',
+        note=(
+            "The text comes first or last, or as --text. The page needs no server. Without --html and --output the "
+            "steps are printed."
+        ),
+        positional="text",
+    ),
+    Command(
+        "serve",
+        "padir.serving.serve:serve",
+        "answer requests for translations over HTTP, and show in a browser how a text is refined",
+        "padir serve --run_dir=tatoeba_de_en_padir",
+        note=(
+            "Needs the extra padir[serve]. It listens on http://127.0.0.1:8000 unless told otherwise. SIGTERM or "
+            "Ctrl-C ends it when what is in flight is answered. The configuration is not saved."
+        ),
+    ),
+    Command(
         "distill",
         "padir.inference.distill:distill",
         "write a new data set whose targets are a teacher's translations",
@@ -183,6 +204,14 @@ _ALL = (
         "padir.benchmark.roofline:roofline",
         "time the parts of a request and compare each with the limits of the machine",
         "padir benchmark roofline --gin_file=bench/paper.gin --output=runs/roofline.json",
+        configuration=_beside("{output}.gin"),
+    ),
+    Command(
+        "benchmark serve",
+        "padir.benchmark.serve:serve_load",
+        "send requests to a running server at rising rates and measure throughput and latency",
+        "padir benchmark serve --inputs input.txt --output=runs/serve.json",
+        note="The server is another process, such as padir serve. --gin.benchmark_serve.rates='(1, 2)' sets the rates.",
         configuration=_beside("{output}.gin"),
     ),
     Command(
@@ -314,9 +343,13 @@ _ALL = (
     ),
     Command(
         "export",
-        "padir.runs.convert:export_checkpoint",
-        "write a trained model as safetensors; an autoregressive one loads in Hugging Face transformers",
+        "padir.inference.export:export",
+        "write a trained model as safetensors, which Hugging Face opens if it is autoregressive, or as a program",
         "padir export --run_dir=runs/ar --output_dir=runs/ar_safetensors",
+        note=(
+            "With --format=stablehlo, the decode is written as programs for cpu, cuda and tpu, with a loader that "
+            "needs jax, numpy and sentencepiece, but not padir."
+        ),
         configuration=_beside("{output_dir}/export.gin"),
     ),
 )

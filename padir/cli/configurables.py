@@ -33,6 +33,7 @@ from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.objectives.corruption import CorruptionConfig
 from padir.runtime.sharding import Layout
+from padir.serving.limits import Limits
 from padir.topics.masked_language_modelling import MaskingConfig
 from padir.topics.settings import TopicsConfig
 from padir.topics.topic_model import Lengths, TopicModel
@@ -76,6 +77,7 @@ DATACLASSES: tuple[type, ...] = (
     workloads.FixedLengths,
     workloads.ParallelText,
     workloads.PreparedText,
+    Limits,
     DemoConfig,
     DyckConfig,
     TopicModel,

@@ -87,7 +87,8 @@ def joined(arguments: list[str]) -> list[str]:
     """Rewrites the arguments into the form that the parser expects.
 
     The words of a command become one argument: ["benchmark", "latency", …] → ["benchmark latency", …].
-    A positional argument gets its flag: ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"].
+    A positional argument gets its flag: ["checkpoint", "runs/ar"] → ["checkpoint", "--path=runs/ar"]. It comes first,
+    or last after an argument that cannot take it as its value.
     """
     if len(arguments) > 1 and not arguments[1].startswith("-"):
         if arguments[0] in _GROUPS:
@@ -96,6 +97,11 @@ def joined(arguments: list[str]) -> list[str]:
         command = COMMANDS.get(arguments[0])
         if command is not None and command.positional is not None:
             return [arguments[0], f"--{command.positional}={arguments[1]}", *arguments[2:]]
+    command = COMMANDS.get(arguments[0]) if len(arguments) > 2 else None
+    if command is not None and command.positional is not None and not arguments[-1].startswith("-"):
+        before = arguments[-2]
+        if "=" in before or not before.startswith("-"):
+            return [*arguments[:-1], f"--{command.positional}={arguments[-1]}"]
     return arguments
 
 

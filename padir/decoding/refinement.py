@@ -41,6 +41,9 @@ from padir.errors import PadirError
 from padir.nn.masks import length_mask
 from padir.types import PAD_ID, Array
 
+# Steps that a trace has room for at least, so that few programs serve all numbers of steps.
+_ROOM = 8
+
 
 @dataclass(frozen=True)
 class Refinement:
@@ -171,11 +174,14 @@ class Refinement:
     def steps_as_data(self) -> tuple[Refinement, tuple[np.int32, ...]]:
         """(configuration without its number of steps, (that number,)), so that one compiled program serves any number.
 
-        A trace has room for num_steps steps, so with `return_trace` the number stays static: (self, ()).
+        A trace has room for a fixed number of steps. Without attentions room is cheap: the configuration then has at
+        least as many steps as this one, and steps that did not run are left over. With attentions the number stays
+        static: (self, ()).
         """
-        if self.return_trace:
+        if self.return_attentions:
             return self, ()
-        return _same(dataclasses.replace(self, num_steps=2)), (np.int32(self.num_steps),)
+        room = max(_ROOM, 1 << (self.num_steps - 1).bit_length()) if self.return_trace else 2
+        return _same(dataclasses.replace(self, num_steps=room)), (np.int32(self.num_steps),)
 
     def __hash__(self) -> int:
         return self._hash

@@ -31,7 +31,9 @@ from padir.demo.phases import Phases
 from padir.evaluation import pictures
 from padir.evaluation.evaluate import decode_examples, score
 from padir.files.atomic import make_folder, write_text
+from padir.inference import page
 from padir.inference.distill import distill
+from padir.inference.trace import watch
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.quality import paired_bootstrap
 from padir.models.autoregressive import AutoregressiveModel
@@ -292,13 +294,12 @@ def _student_name(data: str, steps: int) -> str:
     return f"PaDIR {data}, {steps} step{'s' if steps > 1 else ''}"
 
 
-def _refinement(config: DemoConfig, steps: int, **options: Any) -> Refinement:
+def _refinement(config: DemoConfig, steps: int) -> Refinement:
     return Refinement(
         num_steps=steps,
         num_hypotheses=config.num_hypotheses,
         stop=StopWhenConfident(config.confidence),
         target_buckets=config.buckets,
-        **options,
     )
 
 
@@ -376,15 +377,18 @@ def _draw(
         if row.text == example.target_text and row.predicted_length <= 16
     ]
     chosen = max(valid or [0], key=lambda index: translations[name][index].steps_run)
-    traced = _refinement(config, max(config.refinement_steps), return_trace=True)
-    hypotheses = translator.decode_ids([examples[chosen].source_ids], traced)
+    source = examples[chosen].source_ids
+    translation, told = watch(translator, source, systems[name][1], name=name)
     pictures.refinement_steps(
         report_dir / "refinement.png",
         examples[chosen].source_text,
-        jax.tree.map(lambda field: field[:, 0, 0], hypotheses.trace),
-        int(hypotheses.steps_run[0, 0]),
+        jax.tree.map(lambda field: field[:, 0], translation.trace),
+        translation.steps_run,
         translator.vocabulary.pieces,
     )
+    teacher, decode = systems[TEACHER]
+    shown_beside = watch(teacher, source, decode, name=TEACHER)[1]
+    write_text(report_dir / pictures.WATCHED, page.standalone([told, shown_beside], title="PaDIR: the demo"))
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
         ("latency.png", "Latency of single sentences: the share of requests answered within each time"),

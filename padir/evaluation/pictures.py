@@ -12,6 +12,9 @@ from matplotlib.figure import Figure
 
 from padir.decoding.state import Trace
 
+# The page of a sentence being refined, beside the demo's report.
+WATCHED = "refinement.html"
+
 # Colour-blind readers can tell these colours apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -123,6 +126,9 @@ Paired bootstrap:
 {tests}
 
 {shown}
+
+[Watch that sentence]({WATCHED}) in a browser: every step, the lengths that were tried, what it looked at, and the
+teacher beside it.
 
 ## The run
 

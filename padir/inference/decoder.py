@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import threading
 from collections.abc import Sequence
+from typing import Self
 
 import jax
 import numpy as np
@@ -16,8 +19,8 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
-from padir.inference.program import Program, decode_program, unpack
-from padir.models import guided, padir_decoding, verification
+from padir.inference.program import Program, continuation_program, decode_program, unpack
+from padir.models import continuation, guided, padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import DecodingParams
 from padir.models.causal_mode import causal_params
@@ -104,6 +107,28 @@ class Decoder:
         # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
         # call, which is slow.
         self._programs: dict[DecodeConfig, tuple[Program, list[Array]]] = {}
+        self._lock, self._is_closed = threading.Lock(), False
+
+    @property
+    def key(self) -> Array:
+        """The key that every decode begins with."""
+        return self._key
+
+    def prepared(self, params: PyTree, helper: Helper | None, judge: Judge | None) -> Decoder:
+        """Returns a decoder like this one of other arrays, which may be traced.
+
+        Args:
+          params: like `params`.
+          helper: like `helper`; None if the model verifies itself.
+          judge: like `judge`.
+        """
+        other = copy.copy(self)
+        if self.verifies_itself:
+            helper = Verifier(self.model.causal_mode, causal_params(params), is_own=True)
+        other.params, other.helper, other.judge, other._programs = params, helper, judge, {}
+        other.decoding_params = self.model.for_decoding(params, self.compute_type)
+        other._decoding_helper = None if helper is None else helper.for_decoding(self.compute_type)
+        return other
 
     @property
     def longest_source(self) -> int:
@@ -174,14 +199,74 @@ class Decoder:
                 raise PadirError(f"lengths have shape {shape}; give one for each of the {len(sources)} sources")
             given["lengths"] = np.ones((rows, *shape[1:]), np.int32)
             given["lengths"][: len(lengths)] = lengths
+        # Threads wait for one another only until the device has its work, or a program is compiled: not twice.
+        with self._lock:
+            program, leaves = self._program(decode)
+            packed, extras = program(leaves, placed, self._key, *steps, **given)
+        found = unpack(np.asarray(packed), extras)
+        # A program with room for more steps serves several numbers of them.
+        return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace)) if steps else found
+
+    def _program(self, decode: DecodeConfig) -> tuple[Program, list[Array]]:
+        if self._is_closed:
+            raise PadirError("this translator is closed; open the model once more with padir.load")
         known = self._programs.get(decode)
         if known is None:
             leaves, structure = jax.tree.flatten(self.inputs(decode))
             known = decode_program(decoding_model(self.model, decode), decode, structure), leaves
             self._programs[decode] = known
-        program, leaves = known
-        packed, extras = program(leaves, placed, self._key, *steps, **given)
-        return unpack(np.asarray(packed), extras)
+        return known
+
+    def close(self) -> None:
+        """Lets go of the parameters, so that their memory is free once nobody else holds them; then it cannot decode.
+
+        Decodes of other threads that have begun are finished. Closing once more does nothing.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._programs.clear()
+            self.params = self.decoding_params = None
+            self.helper = self._decoding_helper = self.judge = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def continue_ids(
+        self, source: Sequence[int], tokens: Sequence[int], clamped: Sequence[bool], decode: Refinement
+    ) -> Hypotheses:
+        """Refines one edited hypothesis further; see `continuation.decode`.
+
+        Args:
+          source: token ids, ending in EOS.
+          tokens: the hypothesis, ending in EOS, with MASK where nothing is known.
+          clamped: which of them no step may change; as many.
+          decode: how to go on; of one hypothesis, whatever it says.
+
+        Returns:
+          The hypothesis [1, 1, …] as numpy arrays, with its trace.
+
+        Raises:
+          PadirError: the model is not parallel or does not decode so, or a sequence is longer than the model allows.
+        """
+        if not isinstance(self.model, PadirModel) or not isinstance(decode, Refinement):
+            raise PadirError("only a refinement by a parallel model goes on from an edited hypothesis")
+        decode = continuation.for_one_hypothesis(decode)
+        buckets = padir_decoding.target_buckets(self.model, decode)
+        if len(tokens) > buckets[-1]:
+            raise PadirError(f"a target of {len(tokens)} tokens is longer than the {buckets[-1]} that the model allows")
+        if len(source) > self.longest_source:
+            raise PadirError(
+                f"source of {len(source)} tokens is longer than the {self.longest_source} that the model allows"
+            )
+        width, bucket = source_width(self.model, len(source)), min(size for size in buckets if size >= len(tokens))
+        batch = (np.zeros((1, size), kind) for size, kind in ((width, np.int32), (bucket, np.int32), (bucket, bool)))
+        read, start, fixed = batch
+        read[0, : len(source)], start[0, : len(tokens)], fixed[0, : len(tokens)] = source, tokens, clamped
+        run = continuation_program(self.model, decode)
+        return jax.device_get(run(self.decoding_params, read, start, fixed, self._key))
 
     def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | Judge | None]:
         """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and who helps it."""

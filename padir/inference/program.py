@@ -11,8 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.queries import Queries
+from padir.decoding.refinement import Refinement
 from padir.decoding.state import Hypotheses, Trace
+from padir.models import continuation
+from padir.models.base import DecodingParams
 from padir.models.kinds import DecodeConfig, Model
+from padir.models.padir import PadirModel
 from padir.types import Array
 
 # What only some decodes return: (trace, queries, which hypotheses failed).
@@ -41,6 +45,17 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
         options = given if helper is None else {**given, helper.role: helper}
         found = model.decode(params, source, key, decode, *steps, **options)
         return _pack(found), (found.trace, found.queries, found.failed)
+
+    return run
+
+
+@functools.cache
+def continuation_program(model: PadirModel, decode: Refinement) -> Callable[..., Hypotheses]:
+    """Returns the jitted `continuation.decode` of (parameters, source, tokens, clamped, key)."""
+
+    @jax.jit
+    def run(params: DecodingParams, source: Array, tokens: Array, clamped: Array, key: Array) -> Hypotheses:
+        return continuation.decode(model, params, source, tokens, clamped, key, decode)
 
     return run
 

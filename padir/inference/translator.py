@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,12 +13,13 @@ from jax.sharding import Mesh
 from padir.data.constraints import Constraint
 from padir.data.vocabulary import Vocabulary
 from padir.decoding import generation
-from padir.decoding.queries import Queries
 from padir.decoding.refinement import Refinement
-from padir.decoding.state import Hypotheses, Trace
+from padir.decoding.state import Hypotheses
 from padir.errors import PadirError
 from padir.inference.constraint import SourceConstraint
 from padir.inference.decoder import Decoder, own_mesh
+from padir.inference.origin import Origin
+from padir.inference.translation import Translation
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.guided import Judge
 from padir.models.helper import Helper
@@ -26,47 +27,22 @@ from padir.models.kinds import DecodeConfig, Model
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import fastest_type
+from padir.progress import progress
 from padir.runs.convert import needed_vocabulary, open_model
 from padir.runs.saved_verifier import load_verifier
 from padir.types import EOS_ID, PyTree
 
-
-@dataclass(frozen=True)
-class Translation:
-    """One translated text.
-
-    Attributes:
-      text: the best hypothesis, detokenised.
-      score: the score by which it was ranked: its log-probability in nats, divided by length^alpha.
-      steps_run: the number of decoder passes until it stopped changing. An autoregressive model does one per token.
-      predicted_length: the number of target tokens, EOS included.
-      hypotheses: all hypotheses as (text, score), best first.
-      cut_off: whether an autoregressive model, which may be a verifier, reached its length limit before EOS.
-      rounds: of verified decoding, how many of the decoder passes were the verifier's; otherwise None.
-      queries: of generation under a verifier, what all samples of this text cost together, as numbers of type int;
-        otherwise None.
-      failed: whether generation under a verifier found no output; the text is as far as it came. Under a constraint,
-        whether the source's length limit has no room for an output that obeys; the text is then empty.
-      constraint_met: whether the text obeys the constraint; None without one.
-      trace: with `Refinement.return_trace`, every step of every hypothesis, best first; otherwise None. Its fields are
-        the numpy arrays of `Trace` without the axis of sources ([T, K, …]).
-    """
-
-    text: str
-    score: float
-    steps_run: int
-    predicted_length: int
-    hypotheses: tuple[tuple[str, float], ...] = ()
-    cut_off: bool = False
-    rounds: int | None = None
-    trace: Trace | None = None
-    queries: Queries | None = None
-    failed: bool = False
-    constraint_met: bool | None = None
+# Up to so many batches, `translate` shows no bar.
+_BATCHES_WITHOUT_BAR = 16
+# Batches that `stream` reads ahead.
+_WINDOW = 16
 
 
 class Translator(Decoder):
-    """A `Decoder` with its vocabulary, ready to translate text; made by `padir.load`."""
+    """A `Decoder` with its vocabulary, ready to translate text; made by `padir.load`.
+
+    Several threads may translate with it. It is a context manager, too, which gives the model's memory back at its end.
+    """
 
     def __init__(
         self,
@@ -131,13 +107,46 @@ class Translator(Decoder):
         """
         if isinstance(texts, str):
             raise PadirError("translate takes a list of texts, not one text: use translate([text])")
-        sources = []
-        for index, text in enumerate(texts):
-            try:
-                sources.append(self.tokenize(text))
-            except PadirError as error:
-                raise PadirError(f"text {index + 1}: {error}") from None
-        return self.translate_ids(sources, decode, batch_size=batch_size)
+        sources = [self._numbered(index, text) for index, text in enumerate(texts)]
+        is_long = len(sources) > _BATCHES_WITHOUT_BAR * batch_size
+        with progress(label="translate", unit="texts", total=len(sources), active=is_long) as bar:
+            return self.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
+
+    def stream(
+        self, texts: Iterable[str], decode: DecodeConfig | None = None, *, batch_size: int = 32
+    ) -> Iterator[tuple[int, Translation]]:
+        """Translates texts and yields each translation, with the position of its text, as soon as its batch is done.
+
+        The texts of 16 batches are read at a time and sorted by length; shorter ones come first. Nothing is translated
+        before the first translation is asked for, and texts may go on without end.
+
+        Args:
+          texts: the source sentences.
+          decode: as for `translate`.
+          batch_size: the number of texts decoded at a time.
+
+        Yields:
+          (position of the text, counted from 0; its translation).
+
+        Raises:
+          PadirError: as for `translate`; what comes before the 16 batches of a wrong text has been yielded by then.
+        """
+        if isinstance(texts, str):
+            raise PadirError("stream takes several texts, not one text: use stream([text])")
+        decode = self.checked(decode, has_lengths=False)
+        check_batch_size(batch_size)
+        numbered = enumerate(texts)
+        while window := list(itertools.islice(numbered, _WINDOW * batch_size)):
+            sources = [self._numbered(index, text) for index, text in window]
+            for batch in self._batches(sources, decode, batch_size, None):
+                for row, translation in batch:
+                    yield window[row][0], translation
+
+    def _numbered(self, index: int, text: str) -> list[int]:
+        try:
+            return self.tokenize(text)
+        except PadirError as error:
+            raise PadirError(f"text {index + 1}: {error}") from None
 
     def translate_ids(
         self,
@@ -165,6 +174,20 @@ class Translator(Decoder):
         decode = self.checked(decode, has_lengths=lengths is not None)
         check_batch_size(batch_size)
         results: list[Translation | None] = [None] * len(sources)
+        for batch in self._batches(sources, decode, batch_size, lengths):
+            for row, translation in batch:
+                results[row] = translation
+            done(len(batch))
+        return results
+
+    def _batches(
+        self,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        batch_size: int,
+        lengths: Sequence[int] | None,
+    ) -> Iterator[list[tuple[int, Translation]]]:
+        """Yields (index of the source, translation) of each batch as it is done; see `translate_ids`."""
         tables, room = None, (0, 0, 0)
         if self.constraint is not None and sources:
             tables = self.constraint.tables(sources, decode)
@@ -179,16 +202,15 @@ class Translator(Decoder):
                 of_rows = [tables[row] for row in rows]
                 automaton = self.constraint.automaton(of_rows, self.padded_rows(len(rows)), room)
             hypotheses = self.decode_ids([sources[row] for row in rows], decode, given, automaton)
-            for position, row in enumerate(rows):
-                results[row] = self._detokenize(hypotheses, position, decode, sources[row])
-            done(len(rows))
-        return results
+            yield [
+                (row, self.translation(hypotheses, position, decode, sources[row])) for position, row in enumerate(rows)
+            ]
 
-    def _detokenize(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]) -> Translation:
-        every = tuple(
-            (self.vocabulary.decode(tokens.tolist()), float(score))
-            for tokens, score in zip(hypotheses.tokens[row], hypotheses.scores[row], strict=True)
-        )
+    def translation(self, hypotheses: Hypotheses, row: int, decode: DecodeConfig, source: Sequence[int]) -> Translation:
+        """The text of one row of what was decoded; `decode` and `source` are what `decode_ids` was given for it."""
+        ids = hypotheses.tokens[row].tolist()
+        scores = hypotheses.scores[row].tolist()
+        every = tuple((self.vocabulary.decode(tokens), score) for tokens, score in zip(ids, scores, strict=True))
         text, score = every[0]
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
         # A parallel model chooses the length in advance, so it cannot run into a limit.
@@ -199,7 +221,9 @@ class Translator(Decoder):
         # Whatever the samples of a text cost, it is paid for the text.
         queries = jax.tree.map(lambda field: int(field[row].sum()), hypotheses.queries)
         met = None if self.constraint is None else not failed and self.constraint.met(source, text)
-        return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met)
+        steps_run = tuple(hypotheses.steps_run[row].tolist())
+        origin = Origin(self.vocabulary, decode, tuple(source), tuple(filter(None, ids[0])), steps_run)
+        return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met, origin)
 
 
 def load(

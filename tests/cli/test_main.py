@@ -205,6 +205,22 @@ def test_help_says_what_a_gin_file_does_to_the_demo(padir):
     assert "A --gin_file replaces runs/demo.gin" in " ".join(padir("demo", "--help")[1].split())
 
 
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["trace", "a b", "--run_dir=r"], ["trace", "--text=a b", "--run_dir=r"]),
+        (["trace", "--run_dir=r", "a b"], ["trace", "--run_dir=r", "--text=a b"]),
+        (["trace", "--run_dir", "r", "a b"], ["trace", "--run_dir", "r", "--text=a b"]),
+        # This may be the value of the flag.
+        (["trace", "--run_dir", "r"], ["trace", "--run_dir", "r"]),
+        (["trace", "--text", "a b"], ["trace", "--text", "a b"]),
+        (["evaluate", "--run_dir=r", "x"], ["evaluate", "--run_dir=r", "x"]),
+    ],
+)
+def test_a_positional_argument_comes_first_or_last(arguments, expected):
+    assert cli.joined(arguments) == expected
+
+
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_every_command_names_a_function_and_its_own_example(command):
     assert inspect.isfunction(command.function())

@@ -498,8 +498,10 @@ class TestOptions:
         assert [steps for _, (steps,) in configs] == [1, 4, 10]
         schedule = Refinement(num_steps=10, remask=RemaskLinear())
         assert schedule.steps_as_data[0] == Refinement(num_steps=4, remask=RemaskLinear()).steps_as_data[0]
-        traced = Refinement(num_steps=7, return_trace=True)
-        assert traced.steps_as_data == (traced, ())
+        traced = [Refinement(num_steps=steps, return_trace=True).steps_as_data for steps in (1, 7, 9)]
+        assert [(config.num_steps, steps) for config, (steps,) in traced] == [(8, 1), (8, 7), (16, 9)]
+        attended = Refinement(num_steps=7, return_trace=True, return_attentions=True)
+        assert attended.steps_as_data == (attended, ())
 
     def test_hashable_even_with_buckets_from_a_list(self):
         """gin binds lists; jit needs a hashable configuration."""

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import multiprocessing
+import re
 
 import numpy as np
 import pytest
@@ -132,6 +133,10 @@ def test_facts_and_pictures(made):
     for picture in ("quality.png", "latency.png", "refinement.png"):
         assert picture in page
         assert (made / "report" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "(refinement.html)" in page
+    watched = (made / "report" / "refinement.html").read_text(encoding="utf-8")
+    documents = json.loads(re.search('<script type="application/json" id="documents">(.*)</script>', watched)[1])
+    assert [told["model"]["name"] for told in documents] == [list(result["systems"])[-2], "AR greedy"]
 
 
 def test_started_again_it_trains_nothing(made, monkeypatch, capsys):

@@ -1,0 +1,1 @@
+"""A server of translations: `padir serve`."""

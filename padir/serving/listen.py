@@ -1,0 +1,46 @@
+"""Runs the server on uvicorn until it is told to stop."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Sequence
+
+import uvicorn
+
+from padir.errors import PadirError
+from padir.serving.app import COMPILING_SECONDS, Server, application
+
+
+def listen(server: Server, *, host: str, port: int, cors_origins: Sequence[str] = ()) -> None:
+    """Runs a server until SIGTERM or SIGINT, and then until the requests in flight are answered.
+
+    Args:
+      server: what is served.
+      host, port: where it listens.
+      cors_origins: see `application`.
+
+    Raises:
+      PadirError: it cannot listen there.
+    """
+    config = uvicorn.Config(
+        application(server, cors_origins=cors_origins),
+        host=host,
+        port=port,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        ws="none",
+        # A request is answered by its deadline at the latest.
+        timeout_graceful_shutdown=math.ceil(max(server.limits.max_seconds, COMPILING_SECONDS)) + 1,
+    )
+    listening = uvicorn.Server(config)
+    # uvicorn sends itself the signal once more when it has finished, for the handler that was there before it.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        listening.run()
+    except SystemExit as stop:
+        # uvicorn has logged why; it exits so when the address cannot be bound.
+        raise PadirError(f"serve: cannot listen on {host} port {port}; is another server running there?") from stop
+    finally:
+        signal.signal(signal.SIGTERM, before)

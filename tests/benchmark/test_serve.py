@@ -1,0 +1,139 @@
+"""The load generator: a schedule that waits for nobody, and a client that mixes up no answers."""
+
+import asyncio
+import contextlib
+import json
+import random
+
+import numpy as np
+import pytest
+
+from padir.benchmark.http_client import HttpClient
+from padir.benchmark.serve import Load, arrivals, load_table, one_load, serve_load
+from padir.errors import PadirError
+
+
+def test_arrivals_are_a_poisson_process():
+    times = arrivals(50.0, 400.0, random.Random(0))
+    gaps = np.diff([0.0, *times])
+    assert times == sorted(times) and times[-1] < 400.0
+    # Of 20,000 exponential gaps: mean and standard deviation both 1 / rate.
+    assert np.mean(gaps) == pytest.approx(0.02, rel=0.03) and np.std(gaps) == pytest.approx(0.02, rel=0.03)
+    assert len(arrivals(0.001, 1.0, random.Random(0))) == 1
+
+
+class Serial:
+    """A client whose server answers one request after the other, each after `seconds`."""
+
+    def __init__(self, seconds):
+        self._seconds, self._lock, self.at_once, self.most = seconds, asyncio.Lock(), 0, 0
+
+    async def ask(self, path, fields):
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        async with self._lock:
+            await asyncio.sleep(self._seconds)
+        self.at_once -= 1
+        if fields["q"] == "gone":
+            raise ConnectionResetError
+        return (429 if fields["q"] == "full" else 200), {}
+
+
+def test_what_waits_for_a_slow_server_counts():
+    """Five requests at a time are all sent, and the last has waited for the four before it."""
+    client = Serial(0.05)
+    load = asyncio.run(one_load(client, ["a"], [0.0] * 5, {}, 1.0, random.Random(0)))
+    assert client.most == 5
+    for count, latency in enumerate(sorted(load.latencies), 1):
+        assert latency >= count * 0.05 - 1e-3
+
+
+def test_other_answers_are_counted_apart():
+    loads = [
+        asyncio.run(one_load(Serial(0.0), [text], [0.0, 0.0], {}, 3.0, random.Random(0)))
+        for text in ("a", "full", "gone")
+    ]
+    assert [dict(load.statuses) for load in loads] == [{200: 2}, {429: 2}, {0: 2}]
+    assert [len(load.latencies) for load in loads] == [2, 0, 0]
+
+
+def test_table():
+    load = Load(8.0, 5, latencies=[0.001, 0.002, 0.003, 0.004], delays=[0.0], seconds=2.0)
+    load.statuses.update({200: 4, 429: 1})
+    told = load.to_dict()
+    assert told["translated_per_second"] == 2.0 and told["latency_ms"]["p50"] == pytest.approx(2.5)
+    assert load_table([told]).splitlines()[-1] == "| 8 | 2.00 | 2.5 | 3.7 | 4.0 | 4.0 | 1× 429 |"
+
+
+def answer(body, *, more=""):
+    text = json.dumps(body)
+    return f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n{more}\r\n{text}"
+
+
+async def with_server(handle, test):
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        async with HttpClient(f"http://127.0.0.1:{port}") as client:
+            found = await test(client)
+        # The server sees the end of its connections.
+        await asyncio.sleep(0.05)
+        return found
+
+
+def test_connections_are_used_again_and_opened_anew_where_the_server_has_closed_them():
+    """The server closes each connection after two requests without saying so."""
+    connections = []
+
+    async def handle(reader, writer):
+        connections.append(0)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while connections[-1] < 2:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                writer.write(answer(json.loads(await reader.readexactly(size))).encode())
+                connections[-1] += 1
+        writer.close()
+
+    async def test(client):
+        found = []
+        for number in range(5):
+            found.append(await client.ask("/translate", {"q": number}))
+            await asyncio.sleep(0.01)
+        return found
+
+    assert asyncio.run(with_server(handle, test)) == [(200, {"q": number}) for number in range(5)]
+    assert connections == [2, 2, 1]
+
+
+def test_half_an_answer_is_none():
+    async def handle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer({"translatedText": "whole"})[:-4].encode())
+        writer.close()
+
+    async def test(client):
+        with pytest.raises(OSError, match="before its answer was complete"):
+            await client.ask("/health")
+
+    asyncio.run(with_server(handle, test))
+
+
+@pytest.mark.parametrize("url", ["https://a", "127.0.0.1:8000", "http://a/translate", "http://"])
+def test_urls_that_are_none(url):
+    with pytest.raises(PadirError, match="not of the form http://HOST:PORT"):
+        HttpClient(url)
+
+
+def test_mistakes(tmp_path):
+    (tmp_path / "in.txt").write_text("a\n\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    options = {"inputs": [str(tmp_path / "in.txt")], "output": str(tmp_path / "out.json")}
+    # Nothing listens on the port for tcpmux.
+    with pytest.raises(PadirError, match="cannot be reached .* start it with `padir serve`"):
+        serve_load(**options, url="http://127.0.0.1:1")
+    with pytest.raises(PadirError, match="above 0"):
+        serve_load(**options, rates=(0,))
+    with pytest.raises(PadirError, match="empty.txt: no text"):
+        serve_load(**options | {"inputs": [str(tmp_path / "empty.txt")]})
+    assert not (tmp_path / "out.json").exists()

@@ -1,0 +1,291 @@
+"""The routes, with a translator that answers at once."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from asgi_client import call, serving
+from stand_in import LONGEST_SOURCE, StandIn, sentence, train_vocabulary, translated
+
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.serving.app import Server
+from padir.serving.limits import Limits
+from padir.serving.models import ServedModel, batch_sizes
+from padir.serving.queries import Query
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return train_vocabulary(tmp_path_factory.mktemp("vocabulary") / "v.model")
+
+
+@pytest.fixture
+def make(vocabulary):
+    """Returns make(limits, names, seconds_per_batch, …) -> Server of stand-ins."""
+
+    def server(limits=Limits(), names=("one",), seconds=0.0, **options):
+        models = [
+            ServedModel(name, StandIn(vocabulary, seconds_per_batch=seconds, step=step), Refinement(), (1, 4, 16))
+            for step, name in enumerate(names)
+        ]
+        return Server(models, limits, warm_up=False, **options)
+
+    return server
+
+
+def run(server, test, **options):
+    async def whole():
+        async with serving(server, **options) as ask:
+            return await test(ask)
+
+    return asyncio.run(whole())
+
+
+def test_one_text_and_a_list(make):
+    async def test(ask):
+        return await ask("/translate", q="no 1 is here", source="de", target="en"), await ask(
+            "/translate", q=["no 2 is here", "  ", "no 3 is here now"], alternatives=1
+        )
+
+    (status, one), (_, several) = run(make(), test)
+    assert status == 200 and one.pop("milliseconds") >= 0
+    assert one == {"translatedText": "here is 1 no", "stepsRun": 1, "model": "one"}
+    assert len(several.pop("milliseconds")) == 3
+    # What is blank has nothing to translate.
+    assert several == {
+        "translatedText": ["here is 2 no", "  ", "now here is 3 no"],
+        "stepsRun": [1, 0, 1],
+        "alternatives": [[], [], []],
+        "model": "one",
+    }
+
+
+def test_ten_thousand_requests_are_answered_each_with_its_own_text(make):
+    """200 clients at a time."""
+    server = make()
+    answers = {}
+
+    async def test(ask):
+        numbers = iter(range(10_000))
+
+        async def client():
+            for number in numbers:
+                answers[number] = await ask("/translate", q=sentence(number))
+
+        await asyncio.gather(*(client() for _ in range(200)))
+
+    run(server, test)
+    assert {status for status, _ in answers.values()} == {200}
+    texts = {number: body["translatedText"] for number, (_, body) in answers.items()}
+    assert texts == {number: translated(sentence(number)) for number in range(10_000)}
+    batches = server.models["one"].translator.batches
+    assert len(batches) < 5000 and max(map(len, batches)) == 16
+    assert server.metrics.texts.value("one") == 10_000
+
+
+def test_models_by_name(make):
+    server = make(names=("student", "teacher"))
+
+    async def test(ask):
+        return [await ask("/translate", q="no 1", model=name) for name in (None, "teacher", "nobody")] + [
+            await ask("/models")
+        ]
+
+    first, second, third, models = run(server, test)
+    assert (first[1]["model"], second[1]["model"]) == ("student", "teacher")
+    assert [len(model.translator.batches) for model in server.models.values()] == [1, 1]
+    assert third == (400, {"error": "model: unknown 'nobody'; choose one of student, teacher"})
+    told = {"name": "teacher", "kind": "padir", "refines": True, "longestSource": LONGEST_SOURCE}
+    assert models[1][1] == told | {"steps": 4, "lengths": 4}
+
+
+def test_options_of_a_query_change_the_decode(make):
+    model = make().models["one"]
+    assert model.decode_for(Query(("a",))) is model.decode
+    assert model.decode_for(Query(("a",), steps=2, num_hypotheses=3)) == Refinement(num_steps=2, num_hypotheses=3)
+    assert model.decode_for(Query(("a",), alternatives=2)) == Refinement(num_hypotheses=3)
+
+
+def test_too_long_is_413_or_split_if_asked(make):
+    long = "\n".join(sentence(number) for number in range(20))
+
+    async def test(ask):
+        return [
+            await ask("/translate", q=long),
+            await ask("/translate", q=long, split=True),
+            await ask("/translate", q=["no 1", "is " * 60], split=True),
+            await ask("/translate", q=long, split=True, trace=True),
+        ]
+
+    refused, split, still, traced = run(make(), test)
+    assert refused[0] == 413
+    assert f"more than the {LONGEST_SOURCE} that the model allows; with split=true" in refused[1]["error"]
+    text = "\n".join(translated(sentence(number)) for number in range(20))
+    assert (split[0], split[1]["translatedText"]) == (200, text)
+    assert still[0] == 413 and still[1]["error"].startswith("text 2, sentence 1: ")
+    assert traced == (400, {"error": "trace: text 1 would be split, and a trace is of one decode"})
+
+
+def test_limits(make):
+    server = make(Limits(max_body_bytes=200, max_text_chars=50, max_items=2))
+
+    async def test(ask):
+        chunks = [b'{"q": "', b"a" * 300, b'"}']
+        return [
+            await call(ask.app, "/translate", b"", headers=[(b"content-length", b"201")]),
+            await call(ask.app, "/translate", chunks),
+            await ask("/translate", q="a" * 51),
+            await ask("/translate", q=["a"] * 3),
+            await ask("/translate", q="a\nb\nc " + "is " * 14, split=True),
+        ]
+
+    for status, body in run(server, test):
+        assert status == 413 and "error" in body
+    assert server.metrics.requests.value("/translate", "413") == 5
+
+
+def test_a_full_queue_answers_429_at_once(make):
+    server = make(Limits(max_queue=4, max_items=4), seconds=0.3)
+
+    async def test(ask):
+        first = asyncio.ensure_future(ask("/translate", q="no 1"))
+        while not server.metrics.batch_size._sum:
+            await asyncio.sleep(0.001)
+        waiting = asyncio.ensure_future(ask("/translate", q=["no 2", "no 3", "no 4"]))
+        await asyncio.sleep(0.01)
+        refused = await ask("/translate", q=["no 5", "no 6"])
+        # The first is still being decoded.
+        assert not first.done()
+        return refused, await first, await waiting
+
+    refused, first, waiting = run(server, test)
+    assert refused == (429, {"error": "the queue of 4 texts is full; try again later"})
+    assert first[0] == 200 and waiting[1]["translatedText"] == ["2 no", "3 no", "4 no"]
+
+
+def test_a_client_that_leaves_is_dropped(make):
+    server = make(seconds=0.2)
+
+    async def test(ask):
+        first = asyncio.ensure_future(ask("/translate", q="no 1"))
+        await asyncio.sleep(0.05)
+        leave = asyncio.Event()
+        body = json.dumps({"q": ["no 2", "no 3"]}).encode()
+        leaving = asyncio.ensure_future(call(ask.app, "/translate", body, leave=leave))
+        await asyncio.sleep(0.02)
+        leave.set()
+        assert (await leaving)[0] == 499
+        return await first, await ask("/translate", q="no 4")
+
+    first, last = run(server, test)
+    assert first[1]["translatedText"] == "1 no" and last[1]["translatedText"] == "4 no"
+    assert [len(batch) for batch in server.models["one"].translator.batches] == [1, 1]
+    assert server.metrics.dropped.value("client") == 2
+
+
+def test_the_time_limit(make):
+    server = make(Limits(max_seconds=0.2), seconds=1.0)
+
+    async def test(ask):
+        began = time.monotonic()
+        answer = await ask("/translate", q="no 1")
+        return answer, time.monotonic() - began
+
+    answer, _ = run(server, test)
+    assert answer == (503, {"error": "took longer than 0.2 s"})
+
+
+def test_a_defect_is_500_without_details(make, caplog):
+    server = make()
+    server.models["one"].translator.decode_ids = lambda *given: 1 / 0
+    status, body = run(server, lambda ask: ask("/translate", q="no 1"))
+    assert status == 500 and body["error"].startswith("internal error ") and "zero" not in body["error"]
+    assert body["error"].split()[-1] in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_languages(make):
+    server = make(languages=("de", "en"))
+
+    async def test(ask):
+        given = ({"source": "auto", "target": "en"}, {"source": "fr", "target": "en"}, {"target": "fr"})
+        return [await ask("/translate", q="no 1", **fields) for fields in given] + [await ask("/languages")]
+
+    good, source, target, languages = run(server, test)
+    assert good[0] == 200
+    assert source == (400, {"error": "source: 'fr' is not supported; this server's is 'de'"})
+    assert target == (400, {"error": "target: 'fr' is not supported; this server's is 'en'"})
+    assert languages == (200, [{"code": "de", "name": "de", "targets": ["en"]}])
+
+
+def test_health_and_metrics(make):
+    """Ready when every program is warm; requests are answered before that."""
+    server = make(seconds=0.02)
+    server._needed = server.models["one"].warm_up()[:5]
+
+    async def test(ask):
+        early = await ask("/health"), await ask("/translate", q="no 1")
+        while not server.is_ready:
+            await asyncio.sleep(0.01)
+        return *early, await ask("/health"), await ask("/metrics")
+
+    early, answer, late, (_, text) = run(server, test)
+    assert early == (503, {"status": "warming", "warm": 0, "of": 5})
+    assert answer[1]["translatedText"] == "1 no"
+    assert late == (200, {"status": "ready"})
+    lines = text.splitlines()
+    for line in (
+        'padir_requests_total{path="/translate",status="200"} 1',
+        'padir_texts_total{model="one"} 1',
+        "padir_queue_texts 0",
+        "padir_warm_programs 5",
+        "padir_ready 1",
+        'padir_steps_bucket{le="1"} 1',
+        "padir_request_seconds_count 1",
+    ):
+        assert line in lines
+
+
+def test_what_is_warmed_up_is_every_width_and_number_of_rows(make):
+    model = make().models["one"]
+    for program in model.warm_up():
+        program()
+    # With the length token they fill a bucket.
+    widths = (7, 15, 23, 31, LONGEST_SOURCE)
+    assert model.translator.batches == [[width] * rows for rows in (1, 4, 16) for width in widths]
+
+
+def test_the_page_and_no_other_file(make):
+    async def test(ask):
+        paths = ("/", "/static/viewer.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/etc/passwd")
+        return [await ask(path) for path in paths]
+
+    (index, page), (script, code), *others = run(make(), test)
+    assert (index, script) == (200, 200) and "<title>PaDIR</title>" in page and "use strict" in code
+    assert {status for status, _ in others} == {404}
+
+
+def test_cors_is_off_unless_asked_for(make):
+    async def test(ask):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        async def receive():
+            return {"type": "http.request", "body": b""}
+
+        scope = {"type": "http", "method": "GET", "path": "/health", "query_string": b"", "root_path": ""}
+        await ask.app({**scope, "headers": [(b"origin", b"https://a.example")]}, receive, send)
+        return dict(sent[0]["headers"]).get(b"access-control-allow-origin")
+
+    assert run(make(), test) is None
+    assert run(make(), test, cors_origins=["https://a.example"]) == b"https://a.example"
+    assert run(make(), test, cors_origins=["https://b.example"]) is None
+
+
+def test_batch_sizes():
+    assert batch_sizes(1) == (1,) and batch_sizes(8) == (1, 4, 8) and batch_sizes(64) == (1, 4, 16, 64)
+    with pytest.raises(PadirError, match="max_batch_size: 12 is not a power of 2"):
+        batch_sizes(12)

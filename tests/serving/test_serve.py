@@ -1,0 +1,99 @@
+"""`padir serve` as a process: a trained model behind a socket, and how it stops."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+
+import pytest
+import quick_compilation
+from stand_in import StandIn, train_vocabulary
+
+from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
+from padir.serving import serve as serving
+from padir.serving.app import Server
+from padir.serving.limits import Limits
+from padir.serving.listen import listen
+from padir.serving.models import ServedModel
+from padir.serving.serve import serve
+
+
+@pytest.fixture
+def server(compilation_cache):
+    """(process, URL) of the pretrained model, which has compiled nothing yet."""
+    options = ["--run_dir=tatoeba_de_en_padir", "--port=0", "--no-warm_up", "--gin.serve.decode=@Refinement()"]
+    options += ["--gin.Refinement.target_buckets=(16,)", "--gin.serve.limits=@Limits()", "--gin.Limits.max_seconds=500"]
+    environment = {**os.environ, **compilation_cache, "XLA_FLAGS": quick_compilation.child_flags()}
+    command = [sys.executable, "-m", "padir.cli", "serve", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        lines = iter(process.stderr.readline, "")
+        found = next((line for line in lines if "running on" in line), None)
+        assert found is not None, f"the server has ended with status {process.wait()}"
+        yield process, re.search(r"http://127\.0\.0\.1:\d+", found).group()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_a_real_model_translates_and_what_is_in_flight_is_finished(server):
+    """SIGTERM comes while the first request waits for its compilation."""
+    process, url = server
+    assert urllib.request.urlopen(f"{url}/health").status == 200
+    answers = []
+
+    def ask():
+        body = json.dumps({"q": "Ich habe heute keine Zeit.", "source": "de", "target": "en"}).encode()
+        request = urllib.request.Request(f"{url}/translate", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            answers.append(json.load(answer))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while "padir_batch_size_count 1" not in urllib.request.urlopen(f"{url}/metrics").read().decode():
+        assert asking.is_alive()
+    process.send_signal(signal.SIGTERM)
+    asking.join()
+    assert [answer["translatedText"] for answer in answers] == ["I don't have time today."]
+    assert answers[0]["model"] == "tatoeba_de_en_padir" and 1 <= answers[0]["stepsRun"] <= 4
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"others": ["teacher"]}, "'teacher' is not of the form NAME=RUN_DIR"),
+        ({"others": ["run=x"]}, "two models are called 'run'"),
+        ({"source_language": "de"}, "give both source_language and target_language"),
+        ({"max_wait_ms": -1.0}, "max_wait_ms: -1.0 is not from 0 to 1000"),
+        ({"max_batch_size": 3}, "3 is not a power of 2"),
+        ({}, "no trained model found"),
+    ],
+)
+def test_mistakes(tmp_path, options, message):
+    with pytest.raises(PadirError, match=message):
+        serve(run_dir=str(tmp_path / "run"), **options)
+
+
+def test_without_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(serving, "_NEEDS", ("starlette", "no_such_server"))
+    with pytest.raises(PadirError, match=r"needs no_such_server; pip install 'padir\[serve\]'"):
+        serve(run_dir=str(tmp_path))
+
+
+def test_a_port_that_is_taken(tmp_path):
+    stand_in = StandIn(train_vocabulary(tmp_path / "v.model"))
+    server = Server([ServedModel("one", stand_in, Refinement(), (1,))], Limits(), warm_up=False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PadirError, match=f"cannot listen on 127.0.0.1 port {port}"):
+            listen(server, host="127.0.0.1", port=port)
