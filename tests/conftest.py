@@ -106,6 +106,21 @@ def optimised():
 
 
 @pytest.fixture(scope="session")
+def emulator():
+    """Buckets without a cloud, for the rest of the session; child processes with this environment reach them."""
+    from buckets import emulated
+
+    with emulated() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(emulator, request) -> str:
+    """The address of an empty folder in a bucket."""
+    return f"{emulator.root}/{request.node.name.replace('[', '/').replace(']', '')}"
+
+
+@pytest.fixture(scope="session")
 def golden():
     """Returns load(name) -> dict of the arrays in tests/golden/<name>."""
 

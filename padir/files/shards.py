@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from padir.errors import PadirError
 from padir.files.lines import Line, is_compressed, lines_of
+from padir.files.paths import as_path
+from padir.files.reading import open_for_reading
 
 _READ_BYTES = 1 << 20
 
@@ -69,7 +70,7 @@ def split_inputs(inputs: Sequence[str], shards: int) -> list[list[Part]]:
 
 
 def _size(name: str) -> int:
-    status = os.stat(name)
+    status = as_path(name).stat()
     if not stat.S_ISREG(status.st_mode):
         raise PadirError(f"{name}: is not a regular file; only regular files can be divided into shards")
     return status.st_size
@@ -111,7 +112,7 @@ def _count_beginnings(part: Part, carry: bool) -> tuple[int, bool]:
     `carry` says whether a line begins at the start of the part.
     """
     count, left = 0, part.end - part.begin
-    with open(part.file, "rb", buffering=0) as stream:
+    with open_for_reading(part.file, end=part.end, buffering=0) as stream:
         stream.seek(part.begin)
         while left:
             block = stream.read(min(left, _READ_BYTES))
