@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from padir.data.bleurt_process import bleurt_scores, check_bleurt
@@ -19,6 +18,7 @@ from padir.evaluation.cost import cost_under_constraint, cost_under_verifier
 from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import as_path
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.breakdown import Items, by_length, check_buckets
 from padir.metrics.comet_process import check_comet, comet_scores
@@ -204,7 +204,7 @@ def evaluate(
     result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")
     result |= learned.scores([example.source_text for example in examples], ours)
     result |= ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
-    directory = Path(output_dir)
+    directory = as_path(output_dir)
     make_folder(directory)
     if other is not None:
         theirs = _Output(other, examples, translator.vocabulary, tokenize)
@@ -309,7 +309,7 @@ def _predicts(translator: Translator, decode: DecodeConfig) -> bool:
 def _read_baseline(path: str, expected: int, references: str) -> list[str]:
     try:
         # Only "\n" ends a hypothesis; str.splitlines would also split at Unicode line separators.
-        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = as_path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
     if len(lines) != expected:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from padir.data.sources import TextPairs
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.evaluation.system_description import describe_task
+from padir.files.paths import as_path
 from padir.inference.translator import Translator
 from padir.runs.directory import check_vocabulary
 from padir.types import EOS_ID
@@ -79,7 +79,7 @@ def open_set(
 
 
 def _of_files(sources: str, references: str, vocabulary: Vocabulary, longest: int) -> EvaluationSet:
-    paths = Path(sources), Path(references)
+    paths = as_path(sources), as_path(references)
     pairs = list(TextPairs(paths, format="lines", fields=(0, 1)))
     if not pairs:
         raise PadirError(f"{sources}: is empty; there is nothing to evaluate")

@@ -37,19 +37,20 @@ class Replacement:
     """A local file to write, which then takes the place of a file or object as a whole.
 
     Attributes:
+      path: what is replaced.
       local: the file to write. Nothing is there yet.
     """
 
     def __init__(self, path: str | os.PathLike, suffix: str = ".tmp"):
         """`path` is what is replaced; the name of a local one gets `suffix` until it is complete."""
-        self._path = as_path(path)
+        self.path = as_path(path)
         self._folder: str | None = None
-        if is_bucket(self._path):
+        if is_bucket(self.path):
             self._folder = tempfile.mkdtemp(prefix="padir-")
             # The whole name is kept, because its end may say how the content is written.
-            self.local = Path(self._folder) / f"{self._path.name}{suffix}"
+            self.local = Path(self._folder) / f"{self.path.name}{suffix}"
         else:
-            self.local = Path(f"{self._path}{suffix}")
+            self.local = Path(f"{self.path}{suffix}")
 
     def commit(self, *, sync: bool = False) -> None:
         """Puts the written file in its place.
@@ -66,15 +67,15 @@ class Replacement:
             return
         if sync:
             sync_to_disk(self.local)
-        os.replace(self.local, self._path)
+        os.replace(self.local, self.path)
         if sync:
-            sync_to_disk(self._path.parent)
+            sync_to_disk(self.path.parent)
 
     def send(self, suffix: str = "") -> None:
         """Writes what is in the local file to the bucket, under the name with `suffix`."""
         from padir.files import objects
 
-        objects.write_file(f"{self._path}{suffix}", self.local)
+        objects.write_file(f"{self.path}{suffix}", self.local)
 
     def discard(self) -> None:
         """Removes the local file."""
@@ -85,15 +86,15 @@ class Replacement:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike, suffix: str = ".tmp") -> Iterator[Path]:
-    """Yields a local file to write, which takes the place of `path` at the end of the block.
+def replacing(path: str | os.PathLike, suffix: str = ".tmp", *, sync: bool = False) -> Iterator[Path]:
+    """Yields a local file to write, which takes the place of `path` at the end of the block; see `Replacement`.
 
     If the block fails, `path` keeps its former content.
     """
     replacement = Replacement(path, suffix)
     try:
         yield replacement.local
-        replacement.commit()
+        replacement.commit(sync=sync)
     except BaseException:
         if is_bucket(path):
             replacement.discard()

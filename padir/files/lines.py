@@ -221,15 +221,27 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
             yield stream
         whole(partial)
         replacement.commit(sync=True)
+        if is_bucket(path):
+            # Of an attempt that failed; a local one was replaced.
+            as_path(f"{path}{_PARTIAL}").unlink(missing_ok=True)
     except BaseException:
         if partial.exists() and partial.stat().st_size:
-            print(f"{path}: not finished; the lines written so far are kept in {path}{_PARTIAL}", file=sys.stderr)
-            if is_bucket(path):
-                replacement.send(_PARTIAL)
-                replacement.discard()
+            print(f"{path}: not finished; the lines written so far are kept in {_keep(replacement)}", file=sys.stderr)
         else:
             replacement.discard()
         raise
+
+
+def _keep(replacement: Replacement) -> str:
+    """Keeps what has been written; returns where it is."""
+    if not is_bucket(replacement.path):
+        return str(replacement.local)
+    try:
+        replacement.send(_PARTIAL)
+    except (OSError, PadirError):
+        return str(replacement.local)
+    replacement.discard()
+    return f"{replacement.path}{_PARTIAL}"
 
 
 @contextlib.contextmanager

@@ -47,6 +47,15 @@ def as_path(path: str | os.PathLike) -> Path:
     return BucketPath(text)
 
 
+def joined(folder: str | os.PathLike, name: str | os.PathLike) -> Path:
+    """Returns the path of a file named relative to a folder, or by an address or an absolute path; '~' is expanded."""
+    if is_bucket(name):
+        return as_path(name)
+    name = Path(name).expanduser()
+    folder = as_path(folder)
+    return name if name.is_absolute() else (folder if is_bucket(folder) else folder.expanduser()) / name
+
+
 def files_below(folder: Path) -> list[str]:
     """Returns the names of all files in a folder and below, relative to it, in order."""
     if is_bucket(folder):
