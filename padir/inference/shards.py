@@ -10,8 +10,7 @@ Layout::
     <output>/work/shard-00003.rejects.jsonl   the rejects of a shard
     <output>/work/host-00000.json      the progress of a host
 
-The shards in order are equal to the output of one stream. A killed job loses at most one shard per host. The folder and
-the inputs may be in a bucket: a shard is an object that appears whole.
+The shards in order are equal to the output of one stream. A killed job loses at most one shard per host.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ import jax
 from padir.errors import PadirError, StorageError
 from padir.files.atomic import make_folder, replacing, write_by_any, write_text
 from padir.files.lines import Rejects, count_lines, writing
-from padir.files.paths import version_of
+from padir.files.paths import is_bucket, version_of
 from padir.files.shards import Part, lines_of_parts, number_lines, split_inputs
 from padir.inference.lines import Counts, LineTranslator
 from padir.progress import progress
@@ -50,7 +49,7 @@ WORK_FOLDER = "work"
 _REPORT_SECONDS = 5.0
 # A message lists at most this many differences or missing shards.
 _NAMED = 5
-# Shards whose counts are read at once: in a bucket each takes several requests.
+# Shards of a bucket whose counts are read at once.
 _AT_ONCE = 16
 
 
@@ -241,7 +240,6 @@ class _Job:
     def translate(self, shard: int, lines: LineTranslator, done: Callable[[Counts], object]) -> Counts:
         """Translates one shard and returns its counts. If it is interrupted, the shard's file does not exist."""
         path = self.path(shard)
-        self.rejects_path(shard).unlink(missing_ok=True)
 
         def whole(partial: Path) -> None:
             self._check(shard, counts, rejects.count)
@@ -251,6 +249,9 @@ class _Job:
                 counts.read if self._is_text else counts.translated,
                 count_lines([str(partial)]),
             )
+            if not rejects.count:
+                # Of an attempt that was killed.
+                self.rejects_path(shard).unlink(missing_ok=True)
             # The counts are written before the shard gets its name, so every existing shard has counts.
             with writing(str(self._counts_path(shard))) as out:
                 json.dump({"job": self._hash, "bytes": partial.stat().st_size, **_stored(counts)}, out)
@@ -287,10 +288,12 @@ class _Job:
             raise PadirError(f"{path}: damaged, it has {size} bytes instead of {expected}; delete it {again}")
         return Counts(**record)
 
-    def counts_of(self, shards: Iterable[int]) -> list[Counts]:
-        """Returns the counts of some existing shards; see `counts`."""
+    def each(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        """Calls a function that reads files; in a bucket, several at once."""
+        if not is_bucket(self.output):
+            return list(map(function, *arguments))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(self.counts, shards))
+            return list(pool.map(function, *arguments))
 
     def checked_counts(self) -> list[Counts]:
         """Returns the counts of every shard; raises PadirError if one is missing or its counts do not add up."""
@@ -298,15 +301,14 @@ class _Job:
             names = ", ".join(self.path(shard).name for shard in missing[:_NAMED])
             more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
             raise PadirError(f"{self.output}: {names}{more} missing; run the same command again")
-        found = self.counts_of(range(len(self.parts)))
+        found = self.each(self.counts, range(len(self.parts)))
         there = {path.name for path in (self.output / WORK_FOLDER).iterdir()}
 
         def check(shard: int, counts: Counts) -> None:
             rejects = self.rejects_path(shard)
             self._check(shard, counts, count_lines([str(rejects)]) if rejects.name in there else 0)
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(check, range(len(found)), found))
+        self.each(check, range(len(found)), found)
         return found
 
 
@@ -342,7 +344,7 @@ class _Report:
         known = [part.lines for shard in own for part in job.parts[shard]]
         # Unknown if there are compressed files.
         self._lines = None if None in known else sum(known)
-        self.counts = self._before = sum(job.counts_of(done), Counts())
+        self.counts = self._before = sum(job.each(job.counts, done), Counts())
         self._began = time.monotonic()
         self._bar = progress(
             label="translate", unit="lines", total=self._lines, initial=self.counts.read, active=hosts.index == 0
