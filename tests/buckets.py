@@ -90,12 +90,22 @@ class _Handler(RequestHandler):
             self._cut(method, lose=fault == "lose")
             return
         with self.lock:
+            found = _OBJECT.match(parsed.path) if method == "GET" else None
+            self._version = self._generation(found) if found else None
             status = fault if isinstance(fault, int) else self._refused(method, parsed.path, query)
             if status:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 self._say(status)
             else:
                 getattr(super(), f"do_{method}")()
+
+    _version: str | None = None
+
+    def end_headers(self) -> None:
+        """Adds the generation of an object that is read, by which TensorStore makes its writes conditional."""
+        if self._version is not None:
+            self.send_header("x-goog-generation", self._version)
+        super().end_headers()
 
     def _cut(self, method: str, *, lose: bool) -> None:
         kept, self.wfile = self.wfile, _Kept()

@@ -15,17 +15,18 @@ class MirroredFolder:
 
     Attributes:
       local: the folder to write to.
+      mirrored: whether that is another one.
     """
 
     def __init__(self, folder: Path):
         """`folder` is where the files belong; what is there already is not fetched."""
-        self._folder, self._mirrored = folder, is_bucket(folder)
+        self._folder, self.mirrored = folder, is_bucket(folder)
         self._sent: dict[str, tuple[int, int]] = {}
-        self.local = Path(tempfile.mkdtemp(prefix="padir-")) if self._mirrored else folder
+        self.local = Path(tempfile.mkdtemp(prefix="padir-")) if self.mirrored else folder
 
     def send(self) -> None:
         """Sends the files that have changed since they were last sent, each whole."""
-        if not self._mirrored:
+        if not self.mirrored:
             return
         for name in files_below(self.local):
             status = (self.local / name).stat()
@@ -36,5 +37,5 @@ class MirroredFolder:
 
     def close(self) -> None:
         """Removes the local folder if its files were sent elsewhere."""
-        if self._mirrored:
+        if self.mirrored:
             shutil.rmtree(self.local, ignore_errors=True)

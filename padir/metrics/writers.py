@@ -33,6 +33,8 @@ from padir.files.paths import as_path
 from padir.files.segments import AppendedText, appended_exists, read_appended, replace_appended
 
 FILE_NAME = "metrics.jsonl"
+# How often TensorBoard files are sent to a bucket.
+_SEND_SECONDS = 60.0
 _RESERVED = ("step", "non_finite")
 
 
@@ -69,7 +71,7 @@ class MetricWriter:
         if last is not None:
             self._last_step, self._names_before = last["step"], set(last)
         self._lines = AppendedText(path)
-        self._events = MirroredFolder(folder)
+        self._events, self._flushed = MirroredFolder(folder), time.monotonic()
         self._board = SummaryWriter(
             str(self._events.local),
             purge_step=0 if resume_step is None else resume_step + 1,
@@ -118,6 +120,9 @@ class MetricWriter:
         for name in scalars:
             number = float(non_finite[name]) if name in non_finite else line[name]
             self._board.add_scalar(name, number, step)
+        if self._events.mirrored and time.monotonic() - self._flushed > _SEND_SECONDS:
+            self._flushed = time.monotonic()
+            self.flush()
         self._last_step, self._names_before = step, set()
 
     def flush(self) -> None:
