@@ -47,6 +47,20 @@ def as_path(path: str | os.PathLike) -> Path:
     return BucketPath(text)
 
 
+def local_path(path: str | os.PathLike) -> Path:
+    """Returns the path of a local file or folder, where nothing else will do.
+
+    Raises:
+      PadirError: it is an address.
+    """
+    found = as_path(path)
+    if is_bucket(found):
+        raise PadirError(
+            f"{found}: this must be a local path; copy it from or to the bucket with `gcloud storage cp --recursive`"
+        )
+    return found
+
+
 def joined(folder: str | os.PathLike, name: str | os.PathLike) -> Path:
     """Returns the path of a file named relative to a folder, or by an address or an absolute path; '~' is expanded."""
     if is_bucket(name):

@@ -20,6 +20,7 @@ import numpy as np
 from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import local_path
 from padir.progress import announce
 from padir.theory import guided_pictures, pictures
 from padir.theory.claims import Claim
@@ -212,7 +213,7 @@ def theory(
         raise PadirError(f"theory.figures: no {', '.join(unknown)}; there are {', '.join(FIGURES)}")
     if processes < 1:
         raise PadirError(f"theory.processes: {processes} must be at least 1")
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     make_folder(folder)
     names = list(dict.fromkeys(figures))
     results = {}
