@@ -110,7 +110,6 @@ OWN_PATHS = {
     "padir.benchmark.workloads",
     "padir.cli.config",
     "padir.compilation.deviceless",
-    "padir.data.prepare",
     "padir.demo.run",
     "padir.metrics.comet_process",
     "padir.runs.checkpoint_files",

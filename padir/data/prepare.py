@@ -6,7 +6,6 @@ never uses the accelerator of the process that trains. Everything else reads the
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import importlib
@@ -16,11 +15,9 @@ import json
 import multiprocessing
 import os
 import pkgutil
-import shutil
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,8 @@ from padir.errors import PadirError, StorageError
 from padir.files.atomic import copy_file, make_folder, write_text
 from padir.files.checksums import file_hash
 from padir.files.locks import locked
-from padir.files.paths import as_path, is_bucket
+from padir.files.paths import as_path
+from padir.files.reading import stand_in
 from padir.progress import announce, progress
 from padir.types import EOS_ID
 
@@ -136,7 +134,9 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
     _hide_accelerators()
     recorded = manifest_lib.recorded_settings(settings)
     task = dataclasses.replace(task, options=manifest_lib.plain(task.options))
-    registered, vocabulary_arrives = _register_for(task, directory)
+    # The file that TensorFlow reads once the vocabulary is there.
+    local_vocabulary = stand_in(directory / VOCABULARY_NAME)
+    registered = _register(task, local_vocabulary)
     chosen = _choose_splits(task, registered, settings.splits)
     source_files = {path: file_hash(path) for path in registered.files}
     begun = {
@@ -152,7 +152,7 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
             copy_file(settings.vocabulary, directory / VOCABULARY_NAME)
         begun["vocabulary_hash"] = Vocabulary.load(directory / VOCABULARY_NAME).hash
         write_text(directory / BEGUN_NAME, json.dumps(begun) + "\n")
-    vocabulary_arrives()
+    copy_file(directory / VOCABULARY_NAME, local_vocabulary)
     with _workers(settings.processes) as pool:
         splits = {split: _write_split(task, registered, split, directory, settings, pool) for split in chosen}
     model = Vocabulary.load(directory / VOCABULARY_NAME)
@@ -210,21 +210,6 @@ def _check_same(directory: Path, manifest: Manifest, task: TaskConfig, settings:
         # A prepared set does not need its source files, so they may have been moved or deleted since.
         if as_path(path).is_file() and file_hash(path) != found:
             raise PadirError(f"{directory}: {path} has changed since it was prepared; {remedy}")
-
-
-def _register_for(task: TaskConfig, directory: Path) -> tuple[tasks.TranslationTask, Callable[[], None]]:
-    """Registers a task with the vocabulary of a folder, which need not exist yet.
-
-    Returns:
-      The task, and what to call once the folder has its vocabulary: TensorFlow reads a copy of one in a bucket.
-    """
-    if not is_bucket(directory):
-        return _register(task, directory / VOCABULARY_NAME), lambda: None
-    # It ends with this process, which reads the file whenever TensorFlow asks for it.
-    folder = tempfile.mkdtemp(prefix="padir-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    local = Path(folder) / VOCABULARY_NAME
-    return _register(task, local), lambda: copy_file(directory / VOCABULARY_NAME, local)
 
 
 def _register(task: TaskConfig, vocabulary_path: Path) -> tasks.TranslationTask:
@@ -313,8 +298,9 @@ def _write_parts_of_worker(
     """Runs `_write_parts` in one of several worker processes."""
     threading.Thread(target=parts.end_with, args=(os.getppid(),), daemon=True).start()
     _hide_accelerators()
-    registered, vocabulary_arrives = _register_for(task, directory)
-    vocabulary_arrives()
+    local_vocabulary = stand_in(directory / VOCABULARY_NAME)
+    copy_file(directory / VOCABULARY_NAME, local_vocabulary)
+    registered = _register(task, local_vocabulary)
     return _write_parts(registered, split, directory, settings, worker, settings.processes)
 
 

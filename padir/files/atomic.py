@@ -152,8 +152,13 @@ def write_by_any(path: Path, content: bytes) -> None:
 
 
 def copy_file(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copies a file; the copy appears when it is complete. Within buckets, nothing is read here."""
+    """Copies a file; the copy appears when it is complete. Within buckets, nothing is read here.
+
+    Nothing happens if both are the same.
+    """
     source, target = as_path(source), as_path(target)
+    if source == target:
+        return
     if is_bucket(source) and is_bucket(target):
         source.copy(target)
     elif is_bucket(target):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gzip
 import io
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +41,18 @@ def open_for_reading(
 
     stream = io.BufferedReader(ObjectStream(str(as_path(path)), end), _BUFFER_BYTES)
     return gzip.GzipFile(fileobj=stream, mode="rb") if decompress else stream
+
+
+def stand_in(path: Path) -> Path:
+    """Returns a local path for libraries that know no buckets: `path` itself, or one that ends with this process.
+
+    There is no file yet.
+    """
+    if not is_bucket(path):
+        return path
+    folder = tempfile.mkdtemp(prefix="padir-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / path.name
 
 
 @contextlib.contextmanager
