@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ INDEX, ORBAX_INDEX = "checkpoint", "_METADATA"
 _PLACEHOLDER = "PLACEHOLDER://"
 # TensorStore by itself tries for a quarter of an hour.
 _RETRIES = {"max_retries": 6, "initial_delay": "1s", "max_delay": "16s"}
+_AT_ONCE = 16
 # How its messages begin when the storage does not answer, after all attempts.
 _PASSING = ("ABORTED:", "UNAVAILABLE:", "DEADLINE_EXCEEDED:")
 
@@ -76,7 +78,7 @@ def read_checkpoint(path: str | os.PathLike) -> T5xCheckpoint:
     tree = tree.get("optimizer", tree)
     params = tree[_params_key(tree, folder / INDEX)]
     step = _leaf(folder, "state/step", tree.get("state", {}).get("step", 0))
-    return T5xCheckpoint({name: _leaf(folder, name, leaf) for name, leaf in _flatten(params)}, int(step))
+    return T5xCheckpoint(_leaves(folder, dict(_flatten(params))), int(step))
 
 
 def _params_key(tree: Any, path: Path) -> str:
@@ -108,6 +110,14 @@ def _read_index(path: Path) -> dict:
     if not isinstance(tree, dict):
         raise PadirError(f"{path}: cannot be read as a T5X index; it holds a {type(tree).__name__}")
     return tree
+
+
+def _leaves(folder: Path, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of leaves by name; in a bucket, several are read at once."""
+    if not is_bucket(folder):
+        return {name: _leaf(folder, name, leaf) for name, leaf in leaves.items()}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(leaves, pool.map(lambda name: _leaf(folder, name, leaves[name]), leaves), strict=True))
 
 
 def _leaf(folder: Path, name: str, leaf: Any) -> np.ndarray:
