@@ -130,6 +130,7 @@ def evaluate(
     references: str | None = None,
     baseline: str | None = None,
     batch_size: int = 64,
+    data_cache: str | None = None,
     tokenize: str | None = None,
     length_buckets: Sequence[int] = (10, 20, 30, 40, 60),
     bleurt: str | None = None,
@@ -165,6 +166,7 @@ def evaluate(
       baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by
         paired bootstrap and by approximate randomisation.
       batch_size: sentences decoded at a time.
+      data_cache: a local folder, to which the split is copied before it is read if `data_dir` is in a bucket.
       tokenize: sacreBLEU's tokenizer for BLEU: '13a', 'zh', 'intl', …; None chooses by the target language.
       length_buckets: upper bounds, in source tokens, of the buckets for scores by source length. Longer sources form
         one more bucket.
@@ -186,7 +188,8 @@ def evaluate(
     learned = _LearnedMetrics(bleurt, comet, comet_python)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
-    chosen = open_set(translator, run_dir, data_dir, split, sources=sources, references=references)
+    files = {"sources": sources, "references": references}
+    chosen = open_set(translator, run_dir, data_dir, split, data_cache=data_cache, **files)
     tokenize = tokenizer_of(chosen.task["target_language"]) if tokenize is None else tokenize
     make_metrics(tokenize)  # Fails before the decoding, not after it, if there is no such tokenizer.
     decode = translator.checked(decode)

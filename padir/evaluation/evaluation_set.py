@@ -51,6 +51,7 @@ def open_set(
     *,
     sources: str | None = None,
     references: str | None = None,
+    data_cache: str | None = None,
 ) -> EvaluationSet:
     """Opens what `padir evaluate` is told to translate.
 
@@ -59,6 +60,7 @@ def open_set(
       run_dir: its path, for messages.
       data_dir, split: a prepared set and its split, unless there are files.
       sources, references: two files, plain or .gz, line n of one translating line n of the other.
+      data_cache: the local folder to which a split in a bucket is copied; see `PreparedSet.open`.
 
     Raises:
       PadirError: neither or half of the files and no prepared set is given, the set's vocabulary is another one, it has
@@ -71,7 +73,7 @@ def open_set(
         return _of_files(sources, references, translator.vocabulary, translator.longest_source)
     if data_dir is None:
         raise PadirError("evaluate.data_dir: give a prepared set, or two files with --sources and --references")
-    data = PreparedSet.open(data_dir)
+    data = PreparedSet.open(data_dir, data_cache)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
     examples = prepared.read(range(len(prepared)))

@@ -139,6 +139,7 @@ def distill(
     batch_size: int = 128,
     chunk_size: int = 8192,
     limit: int | None = None,
+    data_cache: str | None = None,
     seed: int = 0,
 ) -> Manifest:
     """Builds a prepared set whose targets are a teacher's translations.
@@ -162,6 +163,8 @@ def distill(
       chunk_size: the number of sentences per chunk. A chunk is sorted by length and held in memory; a killed job
         loses at most one chunk per process.
       limit: translate only this many examples, the first of the split; None translates all.
+      data_cache: a local folder, to which the split is copied before it is read if `data_dir` is in a bucket; None
+        reads it there, one request a record.
       seed: the seed of random decoding.
 
     Returns:
@@ -176,7 +179,7 @@ def distill(
         raise PadirError(
             "distill: give either run_dir (a teacher, with decode and compute_type if needed) or translations (a file)"
         )
-    job = _Job(as_path(output_dir), PreparedSet.open(data_dir), split, limit, chunk_size)
+    job = _Job(as_path(output_dir), PreparedSet.open(data_dir, data_cache), split, limit, chunk_size)
     if translations is not None:
         outputs = _given(job, as_path(translations))
         job.claim({"translations": str(as_path(translations).resolve())})

@@ -81,9 +81,13 @@ def run(data, output, **options):
     return distill(run_dir="run", data_dir=f"{data}", output_dir=f"{output}", chunk_size=20, **options)
 
 
-def test_the_same_set_as_on_disk(prepared, expected, teacher, bucket):
+def test_the_same_set_as_on_disk(prepared, expected, teacher, bucket, tmp_path, emulator):
     data = upload(prepared, f"{bucket}/data")
-    run(data, f"{bucket}/set")
+    with emulator.faults.happen(lambda request: None) as requests:
+        run(data, f"{bucket}/set", data_cache=f"{tmp_path}/cache")
+    # Three shards and their lengths are fetched whole, and only once.
+    fetched = [request.path for request in requests if request.method == "GET" and "/data/train" in request.path]
+    assert len([path for path in fetched if path.startswith("/download")]) == 4
     assert contents(f"{bucket}/set") == expected
     split = PreparedSet.open(f"{bucket}/set").split("train")
     assert [example.target_text for example in split.read(range(COUNT))] == [
@@ -100,19 +104,19 @@ import os, sys
 from padir.files import objects
 from padir.inference import distill
 from stand_in import StandIn
-path, data, output = sys.argv[1:]
+path, data, output, cache = sys.argv[1:]
 distill.load = lambda run_dir, **options: StandIn(path, seconds_per_batch=0.02)
 for line in sys.stdin:
     process = os.fork()
     if not process:
-        distill.distill(run_dir="run", data_dir=data, output_dir=output, chunk_size=20)
+        distill.distill(run_dir="run", data_dir=data, output_dir=output, chunk_size=20, data_cache=cache)
         os._exit(0)
     print(process, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
 
 
-def test_killed_four_times(prepared, expected, vocabulary, bucket, monkeypatch):
+def test_killed_four_times(prepared, expected, vocabulary, bucket, tmp_path):
     """In the midst of decoding, three times, and while the set is written; whole chunks are not decoded again."""
     data, output = upload(prepared, f"{bucket}/data"), as_path(f"{bucket}/set")
     environment = os.environ | {
@@ -120,7 +124,7 @@ def test_killed_four_times(prepared, expected, vocabulary, bucket, monkeypatch):
         "XLA_FLAGS": quick_compilation.child_flags(),
     }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-c", SERVER, vocabulary, str(data), str(output)]
+    command = [sys.executable, "-c", SERVER, vocabulary, str(data), str(output), str(tmp_path)]
 
     def there():
         return {path.name: path.described().generation for path in output.glob("translations/0*.jsonl")}
@@ -151,7 +155,6 @@ def test_killed_four_times(prepared, expected, vocabulary, bucket, monkeypatch):
 def test_a_process_that_was_taken_for_dead_changes_nothing(prepared, expected, teacher, bucket, monkeypatch):
     """Two decode, and both come to the end: the second waits, and finds the set."""
     monkeypatch.setattr("padir.files.locks._POLL_SECONDS", 0.01)
-    data = upload(prepared, f"{bucket}/data")
     wrote, write, start = [], distill_module._write_files, threading.Barrier(2)
     decode = distill_module._decode
 
@@ -166,7 +169,7 @@ def test_a_process_that_was_taken_for_dead_changes_nothing(prepared, expected, t
     monkeypatch.setattr(distill_module, "_decode", decode_together)
     monkeypatch.setattr(distill_module, "_write_files", writing)
     made = []
-    threads = [threading.Thread(target=lambda: made.append(run(data, f"{bucket}/set"))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: made.append(run(prepared, f"{bucket}/set"))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -176,21 +179,21 @@ def test_a_process_that_was_taken_for_dead_changes_nothing(prepared, expected, t
 
 
 def test_a_damaged_chunk_is_named(prepared, teacher, bucket, monkeypatch):
-    data, output = upload(prepared, f"{bucket}/data"), as_path(f"{bucket}/set")
+    output = as_path(f"{bucket}/set")
     monkeypatch.setattr(distill_module, "_write_set", lambda *arguments: None)
     with pytest.raises(PadirError, match="no prepared data set here"):
-        run(data, output)
+        run(prepared, output)
     monkeypatch.undo()
     monkeypatch.setattr(distill_module, "load", lambda run_dir, **options: teacher)
     chunk = output / "translations" / "00003.jsonl"
     chunk.write_bytes(chunk.read_bytes()[:-5])
     with pytest.raises(PadirError, match=rf"{chunk}: damaged \(.*\); delete it and run the same command again"):
-        run(data, output)
+        run(prepared, output)
     with pytest.raises(PadirError, match=r"holds the beginning of another distillation \(limit: None there, 40 now"):
-        run(data, output, limit=40)
+        run(prepared, output, limit=40)
     chunk.unlink()
     teacher.batches.clear()
-    run(data, output)
+    run(prepared, output)
     assert sum(map(len, teacher.batches)) == 20
 
 
