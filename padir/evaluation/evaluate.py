@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from padir.data.bleurt_process import bleurt_scores, check_bleurt
@@ -214,12 +215,17 @@ def evaluate(
         result |= _against(baseline, ours, theirs, length_buckets)
         page = side_by_side.page(result, [e.source_text for e in examples], ours.references, ours.side(), theirs.side())
         write_text(directory / f"{name}.html", page)
-    # A hypothesis never contains a line break: SentencePiece turns line breaks into spaces.
-    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in ours.texts))
-    write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    write_text(directory / f"{name}.md", report.markdown(result))
+    _write(directory, result, ours.texts)
     print(report.summary(result))
     return result
+
+
+def _write(directory: Path, result: dict[str, Any], texts: Sequence[str]) -> None:
+    name = result["name"]
+    # A hypothesis never contains a line break: SentencePiece turns line breaks into spaces.
+    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in texts))
+    write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    write_text(directory / f"{name}.md", report.markdown(result))
 
 
 class _Output:

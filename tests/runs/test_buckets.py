@@ -1,0 +1,197 @@
+"""Trained models in buckets: loaded, averaged, described, imported, exported and evaluated as local ones."""
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from stand_in import sentence, train_vocabulary
+from tiny_runs import Tiny
+from uploads import upload
+
+import padir
+from padir.cli import main as cli
+from padir.data import vocabulary as vocabulary_lib
+from padir.data.vocabulary import Vocabulary
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.verifiers import Probe
+from padir.errors import PadirError, StorageError
+from padir.evaluation.evaluate import evaluate
+from padir.files.paths import as_path, files_below
+from padir.runs.average import average
+from padir.runs.checkpoints import Checkpointer
+from padir.runs.convert import export_checkpoint, import_checkpoint, open_model
+from padir.runs.describe import describe_checkpoint
+from padir.runs.directory import save_model
+from padir.runs.saved_verifier import load_verifier, save_verifier
+from padir.runs.train_state import TrainState
+from padir.runtime import sharding
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+SHORT = Autoregressive(max_length_ratio=0, max_length_offset=5)
+TEXTS = [sentence(1), sentence(12)]
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    return train_vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+
+
+@pytest.fixture(scope="module")
+def local(pieces, tmp_path_factory):
+    """A local run of three steps, each with other parameters."""
+    folder, vocabulary = tmp_path_factory.mktemp("runs") / "ar", Vocabulary.load(pieces)
+    model = Tiny.model("ar")(vocabulary.ids)
+    save_model(folder, model, vocabulary)
+    with Checkpointer(folder) as checkpointer:
+        for step in (1, 2, 3):
+            params = jax.device_put(model.init(step), sharding.replicated(sharding.make_mesh()))
+            checkpointer.save(TrainState(jnp.int32(step), params, {}))
+    return folder
+
+
+@pytest.fixture
+def run(local, bucket):
+    """The same in a bucket."""
+    return str(upload(local, f"{bucket}/ar"))
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Requests are tried again without waiting."""
+    import asyncio
+
+    sleep = asyncio.sleep
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", lambda seconds, *rest: sleep(0))
+
+
+def params_of(path, **options):
+    return open_model(path, sharding.make_mesh(), **options).params
+
+
+def assert_same(params, other):
+    jax.tree.map(np.testing.assert_array_equal, params, other)
+
+
+def test_load_and_describe(local, run, capsys):
+    assert padir.load(run).translate(TEXTS, SHORT) == padir.load(local).translate(TEXTS, SHORT)
+    assert_same(params_of(run, step=2), params_of(local, step=2))
+    here, there = describe_checkpoint(path=str(local)), describe_checkpoint(path=run)
+    assert there == here | {"path": run} and there["step"] == 3
+    capsys.readouterr()
+    assert cli.main(["checkpoint", run, "--step=1"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 1
+
+
+def test_average(local, run, bucket, tmp_path):
+    average(run_dir=str(local), output_dir=str(tmp_path / "mean"), last=2)
+    average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
+    assert_same(params_of(f"{bucket}/mean"), params_of(tmp_path / "mean"))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, params_of(local, step=2), params_of(local, step=3))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params_of(f"{bucket}/mean"), mean)
+    with pytest.raises(PadirError, match="mean: holds a run; choose another output_dir"):
+        average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
+
+
+def test_export_and_import(local, run, bucket):
+    assert cli.main(["export", f"--run_dir={run}", f"--output_dir={bucket}/hf"]) == 0
+    assert files_below(as_path(f"{bucket}/hf")) == ["config.json", "export.gin", "model.safetensors", "spiece.model"]
+    assert padir.load(f"{bucket}/hf").translate(TEXTS, SHORT) == padir.load(local).translate(TEXTS, SHORT)
+    assert cli.main(["import", f"--source={bucket}/hf", f"--output_dir={bucket}/back"]) == 0
+    assert_same(params_of(f"{bucket}/back"), params_of(local))
+    with pytest.raises(PadirError, match="is already a run directory of `padir train`; there is nothing to import"):
+        import_checkpoint(source=run, output_dir=f"{bucket}/x")
+    with pytest.raises(PadirError, match="hf/config.json: exists; choose another folder"):
+        export_checkpoint(run_dir=run, output_dir=f"{bucket}/hf")
+
+
+def test_import_of_t5x(bucket, tmp_path, at_once, emulator):
+    with zipfile.ZipFile(GOLDEN / "t5x_checkpoint_0.zip") as archive:
+        archive.extractall(tmp_path / "checkpoint_0")
+    source = upload(tmp_path / "checkpoint_0", f"{bucket}/checkpoint_0")
+    with pytest.raises(PadirError, match=rf"^{source}: contains no vocabulary; give the SentencePiece"):
+        import_checkpoint(source=str(source), output_dir=f"{bucket}/run")
+    assert not as_path(f"{bucket}/run").exists()
+    letters, vocabulary = "abcdefghijklmnopqrstuvwx", as_path(f"{bucket}/pieces.model")
+    vocabulary_lib.train([" ".join(letters)] * 20, vocabulary, num_pieces=28, model_type="bpe")
+    import_checkpoint(source=str(source), output_dir=f"{bucket}/run", vocabulary=str(vocabulary))
+    assert_same(params_of(f"{bucket}/run"), params_of(tmp_path / "checkpoint_0"))
+    assert_same(params_of(str(source)), params_of(tmp_path / "checkpoint_0"))
+
+
+def test_damage_is_named(run, emulator, at_once):
+    weights = next(name for name in files_below(as_path(run)) if name.startswith("checkpoints/3/params/d/"))
+    path = as_path(run) / weights
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(PadirError, match=rf"{run}/checkpoints/3.*params/d/.* has changed since it was saved"):
+        padir.load(run, step=3)
+    assert_same(params_of(run, step=2), params_of(run, step=2))
+    path.write_bytes(whole)
+    as_path(f"{run}/model.json").write_text("{")
+    with pytest.raises(PadirError, match=rf"^{run}/model.json: "):
+        padir.load(run)
+    with pytest.raises(PadirError, match=rf"^{run}x: no trained model found here; give a run directory"):
+        padir.load(f"{run}x")
+    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer") as caught:
+        padir.load(run)
+    assert caught.value.status == 74
+
+
+def test_a_verifier(bucket, emulator, at_once):
+    generator = {"network": {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}}
+    probe, folder = Probe.fresh((4, 7), jax.random.key(1)), f"{bucket}/verifier"
+    with pytest.raises(PadirError, match=rf"^{folder}: there is no verifier here"):
+        load_verifier(folder, generator)
+    save_verifier(folder, probe, generator, {"accuracy": 0.75})
+    features = jax.random.normal(jax.random.key(5), (20, 4))
+    loaded = load_verifier(folder, generator)
+    np.testing.assert_array_equal(loaded(None, None, features), probe(None, None, features))
+    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer"):
+        load_verifier(folder, generator)
+    weights = as_path(folder) / "verifier.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+    with pytest.raises(PadirError, match=rf"^{folder}: damaged"):
+        load_verifier(folder, generator)
+
+
+def test_evaluation(local, run, bucket, tmp_path):
+    """Of files and with a constraint; a baseline from the bucket, and results into it."""
+    texts = "".join(f"{sentence(number)}\n" for number in range(6))
+    given = {"decode": SHORT, "batch_size": 8}
+    for folder in (as_path(bucket), tmp_path):
+        (folder / "text.gz").write_bytes(gzip.compress(texts.encode(), mtime=0))
+        (folder / "constraint.json").write_text('{"forbidden": ["zzz"]}')
+        (folder / "baseline.txt").write_text(texts)
+        model = run if folder is not tmp_path else str(local)
+        evaluate(
+            run_dir=model,
+            output_dir=str(folder / "results"),
+            name="ar",
+            sources=str(folder / "text.gz"),
+            references=str(folder / "text.gz"),
+            constraint=str(folder / "constraint.json"),
+            baseline=str(folder / "baseline.txt"),
+            **given,
+        )
+    there, here = as_path(f"{bucket}/results"), tmp_path / "results"
+    assert files_below(there) == ["ar.html", "ar.json", "ar.md", "ar.txt"]
+    assert (there / "ar.txt").read_bytes() == (here / "ar.txt").read_bytes()
+    results = [json.loads((folder / "ar.json").read_text()) for folder in (there, here)]
+    differing = {name for name in results[1] if results[0][name] != results[1][name]}
+    assert results[0].keys() == results[1].keys() and differing == {"run_dir", "baseline", "constraint"}
+    assert results[0]["constraint_met"] == 100.0
+    with pytest.raises(PadirError, match="none: cannot read the baseline's hypotheses"):
+        evaluate(
+            run_dir=run,
+            output_dir=f"{bucket}/results",
+            name="x",
+            sources=f"{bucket}/text.gz",
+            **given,
+            references=f"{bucket}/text.gz",
+            baseline=f"{bucket}/none",
+        )
