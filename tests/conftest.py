@@ -120,6 +120,21 @@ def bucket(emulator, request) -> str:
     return f"{emulator.root}/{request.node.name.replace('[', '/').replace(']', '')}"
 
 
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """gcsfs tries again at once; returns the waits it would have made."""
+    import asyncio
+
+    waits, sleep = [], asyncio.sleep
+
+    async def at_once(seconds, *rest):
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", at_once)
+    return waits
+
+
 @pytest.fixture(scope="session")
 def golden():
     """Returns load(name) -> dict of the arrays in tests/golden/<name>."""

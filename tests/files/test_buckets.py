@@ -12,21 +12,6 @@ from padir.files.paths import as_path, files_below, is_bucket, version_of
 from padir.files.reading import local_file, open_for_reading
 
 
-@pytest.fixture
-def quick_retries(monkeypatch):
-    """gcsfs tries again at once; returns the waits it would have made."""
-    import asyncio
-
-    waits, sleep = [], asyncio.sleep
-
-    async def at_once(seconds, *rest):
-        waits.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", at_once)
-    return waits
-
-
 def test_kinds_of_paths(bucket):
     assert as_path("gs:/a") == as_path("gs:/a/") and not is_bucket("gs:/a") and is_bucket("gs://a")
     path = as_path(f"{bucket}/x//y.txt/")
