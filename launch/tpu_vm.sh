@@ -2,8 +2,10 @@
 # Trains on existing TPU VMs: gcloud runs padir on all hosts of a slice at once and shows their output.
 #   TPU_NAME=... ZONE=... launch/tpu_vm.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   TPU_NAME=... ZONE=... launch/tpu_vm.sh [--dry-run] --stop
-#   TPU_NAME=my-v4-32 ZONE=us-central2-b launch/tpu_vm.sh runs/synthetic_ar.gin /mnt/runs/ar -- --data_dir=/mnt/data
-# RUN_DIR and the data must be in a folder that all hosts mount, and padir must be installed on each host.
+#   TPU_NAME=my-v4-32 ZONE=us-central2-b launch/tpu_vm.sh runs/synthetic_ar.gin gs://my-bucket/ar -- \
+#     --data_dir=gs://my-bucket/data
+# RUN_DIR and the data are in a bucket, or in a folder that all hosts mount. padir must be installed on each host, with
+# its gcs extra for a bucket.
 # The job keeps running after Ctrl-C or when the terminal is closed. Its output is in padir.log in the home folder of
 # each host. --stop makes the job save a checkpoint and end. A host that still runs a job of the same user refuses a
 # second one. A job that failed or was preempted is not restarted: give the same command again to resume it.

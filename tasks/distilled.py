@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from padir.data.manifest import MANIFEST_NAME
 from padir.data.records import PreparedSet
 from padir.data.sources import Pairs
 from padir.errors import PadirError
+from padir.files.paths import joined
 from tasks import TranslationTask, translation_task
 
 # Records read at a time.
@@ -51,7 +51,7 @@ def register(name: str, vocabulary_path: str, *, data_dir: str) -> TranslationTa
         vocabulary_path,
         {split: PreparedPairs(prepared, split) for split in manifest.splits},
         # The manifest identifies the set: it has the record count of each shard and the origin of the translations.
-        files=(str(Path(data_dir, MANIFEST_NAME)),),
+        files=(str(joined(data_dir, MANIFEST_NAME)),),
         checker=manifest.checker,
         source_language=manifest.source_language,
         target_language=manifest.target_language,

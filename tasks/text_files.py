@@ -11,6 +11,7 @@ from pathlib import Path
 
 from padir.data.sources import FORMATS, TextPairs
 from padir.errors import PadirError
+from padir.files.paths import joined
 from tasks import TranslationTask, translation_task
 
 _DEFAULT_FIELDS = {"lines": (0, 1), "tsv": (0, 1), "jsonl": ("source", "target")}
@@ -92,4 +93,4 @@ def _paths(name: str, split: str, files: str | Sequence[str], folder: str, forma
     if len(names) != (2 if format == "lines" else 1):
         wanted = "a pair of files (source, target)" if format == "lines" else "one file"
         raise PadirError(f"task {name}: option {split}={files!r} must name {wanted} for format={format!r}")
-    return tuple(Path(folder).expanduser() / Path(file).expanduser() for file in names)
+    return tuple(joined(folder, file) for file in names)

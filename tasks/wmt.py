@@ -19,12 +19,12 @@ Then run gin/runs/wmt14_de_en_ar.gin, or another gin/runs/wmt*.gin, with --gin.T
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import tensorflow_datasets as tfds
 
 from padir.data.sources import Pairs
 from padir.errors import PadirError
+from padir.files.paths import as_path, joined
 from tasks import TranslationTask, translation_task
 
 DATASETS = {
@@ -104,14 +104,14 @@ def register(
             for split in SPLITS
         },
         # It has the version, shard lengths and byte counts, so its hash identifies the set without reading all records.
-        files=(str(Path(builder.data_dir) / "dataset_info.json"),),
+        files=(str(as_path(builder.data_dir) / "dataset_info.json"),),
         source_language=languages[0],
         target_language=languages[1],
     )
 
 
 def _builder(name: str, dataset: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    folder = None if data_dir is None else str(Path(data_dir).expanduser())
+    folder = None if data_dir is None else str(joined(data_dir, ""))
     builder = tfds.builder(DATASETS[dataset], data_dir=folder)
     if not builder.is_prepared():
         given = "" if folder is None else f", data_dir={folder!r}"

@@ -106,6 +106,36 @@ def optimised():
 
 
 @pytest.fixture(scope="session")
+def emulator():
+    """Buckets without a cloud, for the rest of the session; child processes with this environment reach them."""
+    from buckets import emulated
+
+    with emulated() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(emulator, request) -> str:
+    """The address of an empty folder in a bucket."""
+    return f"{emulator.root}/{request.node.name.replace('[', '/').replace(']', '')}"
+
+
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """gcsfs tries again at once; returns the waits it would have made."""
+    import asyncio
+
+    waits, sleep = [], asyncio.sleep
+
+    async def at_once(seconds, *rest):
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", at_once)
+    return waits
+
+
+@pytest.fixture(scope="session")
 def golden():
     """Returns load(name) -> dict of the arrays in tests/golden/<name>."""
 

@@ -103,6 +103,44 @@ def test_only_child_processes_and_tasks_import_tensorflow():
         assert {name for name, found in GRAPH.items() if child in found} == {f"{child}_process"}
 
 
+# Local files by nature: of the installation, of the operating system, or temporary ones of this process.
+OWN_PATHS = {
+    "padir.benchmark.facts",
+    "padir.benchmark.latency",
+    "padir.benchmark.workloads",
+    "padir.cli.config",
+    "padir.compilation.deviceless",
+    "padir.demo.run",
+    "padir.metrics.comet_process",
+    "padir.runs.checkpoint_files",
+    "padir.runs.pretrained",
+    "padir.runtime.cpu",
+    "padir.runtime.host_memory",
+}
+
+
+def test_only_files_knows_what_a_path_is():
+    """How files are replaced and locked, and that an address may stand for one, is known in one folder."""
+    guilty = set()
+    for path in ALL:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+            if {"fcntl", "gcsfs", "etils"} & {name.split(".")[0] for name in names} or named in (
+                "os.replace",
+                "os.rename",
+                "os.fsync",
+                "os.link",
+                "shutil.copyfile",
+                "shutil.copy",
+            ):
+                guilty.add(module_name(path))
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("Path", "pathlib.Path") and module_name(path) not in OWN_PATHS:
+                guilty.add(module_name(path))
+    assert {name for name in guilty if not name.startswith("padir.files.")} == set()
+
+
 def test_only_config_imports_gin():
     users = {module_name(path) for path in ALL if "gin" in {n.split(".")[0] for n in imports(path)}}
     assert users == {"padir.cli.config"}

@@ -26,6 +26,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskNothing
 from padir.errors import PadirError
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import local_path
 from padir.inference.translator import Translator, check_batch_size, load
 from padir.models.padir import PadirModel
 from padir.progress import progress
@@ -150,7 +151,7 @@ def attention(
         "statistics": statistics,
         "facts": run_facts(),
     }
-    _write(Path(output_dir), result, drawn)
+    _write(local_path(output_dir), result, drawn)
     return result
 
 

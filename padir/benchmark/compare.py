@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
+from padir.files.paths import local_path
 
 # If one of these facts differs, a difference in latency may not come from the systems.
 _CONDITIONS = ("device", "device_count", "cpu", "cpu_count", "xla_flags", "versions")
@@ -64,7 +64,7 @@ def compare(*, before: str, after: str) -> dict[str, Any]:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        result = json.loads(Path(path).read_text(encoding="utf-8"))
+        result = json.loads(local_path(path).read_text(encoding="utf-8"))
         for system in result["systems"].values():
             system["latency_ms"]["median_ci95"]
         result["facts"], result["workload"], result["batch_size"]
@@ -80,7 +80,7 @@ _CLEAR = 0.02
 def _estimates(*paths: str) -> list[dict[str, Any]] | None:
     """The files, if all are results of `padir compile`."""
     try:
-        results = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+        results = [json.loads(local_path(path).read_text(encoding="utf-8")) for path in paths]
         return results if all("programs" in result for result in results) else None
     except (OSError, ValueError, TypeError):
         return None

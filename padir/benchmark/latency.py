@@ -23,6 +23,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.files.paths import local_path
 from padir.inference.decoder import source_width
 from padir.inference.translator import Translator
 from padir.models.kinds import DecodeConfig
@@ -150,7 +151,7 @@ def latency(
         "systems": describe_systems(systems, asked, batches, timings),
     }
     write_text(output, json.dumps(result, indent=2) + "\n")
-    stem = Path(output).with_suffix("")
+    stem = local_path(output).with_suffix("")
     pictures.distributions(Path(f"{stem}_cdf.png"), {name: timing.samples for name, timing in timings.items()})
     longest = [max(request.target_length or len(request.source) for request in batch) for batch in batches]
     if len(set(longest)) > 1:
@@ -329,7 +330,7 @@ def _waste(batches: Sequence[Batch], width: Callable[[Batch], int], length: Call
 
 def _bleu(path: str) -> float:
     try:
-        return float(json.loads(Path(path).read_text(encoding="utf-8"))["bleu"])
+        return float(json.loads(local_path(path).read_text(encoding="utf-8"))["bleu"])
     except (OSError, ValueError, KeyError) as error:
         raise PadirError(f"System.quality: {path} is not a JSON file of padir evaluate: {error}") from error
 

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from padir.benchmark.systems import System
 from padir.benchmark.workloads import Workload
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.files.paths import local_path
 
 
 def throughput(
@@ -80,7 +80,7 @@ def throughput(
         name: {size: found["sentences_per_second"] for size, found in system["batches"].items()}
         for name, system in described.items()
     }
-    pictures.throughputs(Path(output).with_suffix(".png"), rates)
+    pictures.throughputs(local_path(output).with_suffix(".png"), rates)
     print(throughput_table(rates, batch_sizes))
     return result
 

@@ -24,7 +24,8 @@ from padir.cli.commands import COMMANDS, Command
 from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
 from padir.errors import PadirError, kind_of
-from padir.files.atomic import write_text
+from padir.files.atomic import make_folder, write_text
+from padir.files.paths import as_path
 from padir.runtime.distributed import is_first
 
 # By the names that gin files bind to.
@@ -52,7 +53,7 @@ def _keeping_configuration(command: Command) -> Callable[..., Any]:
             flags = ", ".join(f"--gin.{name}.{parameter}=…" for parameter in missing)
             raise PadirError(f"no value for {', '.join(missing)}; name a --gin_file that sets it, or give {flags}")
         path = command.configuration({p.name: p.default for p in parameters} | given)
-        if path is not None and not Path(path).exists():
+        if path is not None and not as_path(path).exists():
             # A killed run must have its configuration, too; a refused one must not replace another's.
             save_operative(path)
         result = function(**given)
@@ -65,7 +66,7 @@ def _keeping_configuration(command: Command) -> Callable[..., Any]:
 def save_operative(path: str | None) -> None:
     """Writes the configuration used so far as a gin file, in the first process; None writes nothing."""
     if path is not None and is_first():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(as_path(path).parent)
         write_text(path, user_classes.with_modules(gin.operative_config_str(), _user_modules))
 
 

@@ -7,7 +7,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from padir.benchmark.facts import run_facts
@@ -24,6 +23,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.files.paths import local_path
 from padir.inference.decoder import padded_rows, source_width
 from padir.inference.translate import translate_files
 from padir.models.kinds import DecodeConfig, Model, decoding_model, default_decode
@@ -353,8 +353,8 @@ class _Arguments(dict):
 
 
 def _in_folder(folder: str, name: str, content: bytes) -> None:
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / name).write_bytes(content)
+    local_path(folder).mkdir(parents=True, exist_ok=True)
+    (local_path(folder) / name).write_bytes(content)
 
 
 def _with_defaults(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

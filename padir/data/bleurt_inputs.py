@@ -23,6 +23,7 @@ import numpy as np
 import sentencepiece
 
 from padir.errors import PadirError
+from padir.files.paths import local_path
 
 CONFIG_NAME = "bleurt_config.json"
 MODEL_NAME = "saved_model.pb"
@@ -56,7 +57,8 @@ class BleurtCheckpoint:
           PadirError: a file is missing or damaged, or the checkpoint is older than BLEURT-20 and has no SentencePiece
             model.
         """
-        folder = Path(folder)
+        # TensorFlow reads it.
+        folder = local_path(folder)
         hint = "give the unzipped folder of a BLEURT-20 checkpoint"
         try:
             config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))

@@ -26,12 +26,12 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from padir.data import patterns
 from padir.data.patterns import ANY, Character, Choice, Node, Repeat, Sequence, optional
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
+from padir.files.paths import as_path
 
 KEYS = ("pattern", "required", "forbidden", "terms", "ignore_case")
 
@@ -88,7 +88,9 @@ class Constraint:
         if not isinstance(constraint, Mapping):
             name = os.fspath(constraint)
             try:
-                found = json.loads(Path(constraint).read_text(encoding="utf-8"))
+                found = json.loads(as_path(constraint).read_text(encoding="utf-8"))
+            except StorageError:
+                raise
             except (OSError, UnicodeDecodeError, ValueError) as error:
                 raise PadirError(f"{name}: cannot read the constraint: {error}") from error
         if not isinstance(found, Mapping):

@@ -7,11 +7,12 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.atomic import write_text
+from padir.files.paths import as_path
 
 FORMAT_VERSION = 1
 # The module of the task in the manifest of a set that `padir distill` wrote.
@@ -190,12 +191,8 @@ class Manifest:
 
     def save(self, directory: str | os.PathLike) -> None:
         """Writes manifest.json atomically."""
-        path = Path(directory, MANIFEST_NAME)
-        temporary = path.with_suffix(".json.tmp")
-        temporary.write_text(
-            json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-        os.replace(temporary, path)
+        text = json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+        write_text(as_path(directory) / MANIFEST_NAME, text)
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Manifest:
@@ -204,9 +201,11 @@ class Manifest:
         Raises:
           PadirError: the file is missing or damaged, or another version of padir wrote it.
         """
-        path = Path(directory, MANIFEST_NAME)
+        path = as_path(directory) / MANIFEST_NAME
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
+        except PadirError:
+            raise
         except FileNotFoundError as error:
             raise PadirError(
                 f"{directory}: no prepared data set here ({MANIFEST_NAME} is missing); build it with `padir prepare`"
@@ -288,7 +287,7 @@ def difference(manifest: Manifest, task: TaskConfig, settings: PrepareSettings |
         # A manifest of an older version lacks newer settings; their defaults describe what that version did.
         stored |= _recorded(PrepareSettings(), vocabulary_hash) | manifest.settings
         # A prepared set contains its vocabulary, so the original file may have been deleted since.
-        if settings.vocabulary is None or Path(settings.vocabulary).exists():
+        if settings.vocabulary is None or as_path(settings.vocabulary).exists():
             wanted |= recorded_settings(settings)
         else:
             wanted |= _recorded(settings, vocabulary_hash)

@@ -12,6 +12,7 @@ interruption only the missing parts are written.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import numpy as np
 
 from padir.data.manifest import SplitManifest
 from padir.data.records import ShardWriter, describe_split
+from padir.files.atomic import write_bytes
+from padir.files.reading import open_for_reading
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,10 @@ class PartWriter:
         """
         lengths = np.zeros((0, 2), np.int32) if self._shard is None else self._shard.close()
         path = part_path(self._directory, self._split, self._index)
-        temporary = path.with_name(f"{path.name}.tmp")
         counts = {"pairs": pairs, "dropped": dropped, "truncated": truncated, "empty": empty}
-        with open(temporary, "wb") as file:
-            np.savez(file, lengths=lengths, **counts)
-        os.replace(temporary, path)
+        content = io.BytesIO()
+        np.savez(content, lengths=lengths, **counts)
+        write_bytes(path, content.getvalue())
 
 
 def part_path(directory: Path, split: str, index: int) -> Path:
@@ -78,7 +80,7 @@ def _shard_name(split: str, index: int) -> str:
 
 
 def _load(path: Path) -> Part:
-    with np.load(path) as stored:
+    with open_for_reading(path) as file, np.load(file) as stored:
         counts = {name: int(stored[name]) for name in ("pairs", "dropped", "truncated", "empty")}
         return Part(stored["lengths"], **counts)
 

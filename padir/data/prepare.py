@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib
 import inspect
 import itertools
@@ -16,7 +15,6 @@ import json
 import multiprocessing
 import os
 import pkgutil
-import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,9 +30,12 @@ from padir.data import vocabulary as vocabulary_lib
 from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME, Manifest, PrepareSettings, SplitManifest, TaskConfig
 from padir.data.sources import NextPairs, sample
 from padir.data.vocabulary import Vocabulary
-from padir.errors import PadirError
-from padir.files.atomic import make_folder
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import copy_file, make_folder, write_text
 from padir.files.checksums import file_hash
+from padir.files.locks import locked
+from padir.files.paths import as_path
+from padir.files.reading import stand_in
 from padir.progress import announce, progress
 from padir.types import EOS_ID
 
@@ -83,9 +84,10 @@ def prepare(task: TaskConfig, output_dir: str | os.PathLike, settings: PrepareSe
       PadirError: the module, an option or a split is unknown; a text is unusable (the message gives file and line);
         or the folder was prepared with other settings (the message gives the first difference).
     """
-    directory = Path(output_dir)
+    directory = as_path(output_dir)
     make_folder(directory)
-    with _locked(directory):
+    # The lock passes on when its holder ends, even if killed.
+    with locked(directory / LOCK_NAME):
         if (directory / MANIFEST_NAME).exists():
             manifest = Manifest.load(directory)
             _check_same(directory, manifest, task, settings)
@@ -109,7 +111,7 @@ def train_vocabulary(task: TaskConfig, output: str | os.PathLike, settings: Prep
       PadirError: the file exists already; the settings name an existing vocabulary; the module or an option is unknown;
         a text is unusable; or the text does not support the number of pieces.
     """
-    path = Path(output)
+    path = as_path(output)
     if path.exists():
         raise PadirError(f"{path}: exists already; choose another output or delete it")
     if settings.vocabulary is not None:
@@ -132,7 +134,9 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
     _hide_accelerators()
     recorded = manifest_lib.recorded_settings(settings)
     task = dataclasses.replace(task, options=manifest_lib.plain(task.options))
-    registered = _register(task, directory / VOCABULARY_NAME)
+    # The file that TensorFlow reads once the vocabulary is there.
+    local_vocabulary = stand_in(directory / VOCABULARY_NAME)
+    registered = _register(task, local_vocabulary)
     chosen = _choose_splits(task, registered, settings.splits)
     source_files = {path: file_hash(path) for path in registered.files}
     begun = {
@@ -144,11 +148,11 @@ def _write_set(task: TaskConfig, directory: Path, settings: PrepareSettings) -> 
         _remove_unfinished(directory, registered)
         if settings.vocabulary is None:
             _train_vocabulary(registered, directory / VOCABULARY_NAME, settings)
-        elif Path(settings.vocabulary).resolve() != (directory / VOCABULARY_NAME).resolve():
-            shutil.copyfile(settings.vocabulary, directory / VOCABULARY_NAME)
+        elif as_path(settings.vocabulary).resolve() != (directory / VOCABULARY_NAME).resolve():
+            copy_file(settings.vocabulary, directory / VOCABULARY_NAME)
         begun["vocabulary_hash"] = Vocabulary.load(directory / VOCABULARY_NAME).hash
-        (directory / f"{BEGUN_NAME}.tmp").write_text(json.dumps(begun) + "\n", encoding="utf-8")
-        os.replace(directory / f"{BEGUN_NAME}.tmp", directory / BEGUN_NAME)
+        write_text(directory / BEGUN_NAME, json.dumps(begun) + "\n")
+    copy_file(directory / VOCABULARY_NAME, local_vocabulary)
     with _workers(settings.processes) as pool:
         splits = {split: _write_split(task, registered, split, directory, settings, pool) for split in chosen}
     model = Vocabulary.load(directory / VOCABULARY_NAME)
@@ -182,6 +186,9 @@ def _goes_on(directory: Path, begun: dict[str, Any]) -> bool:
         stored = json.loads((directory / BEGUN_NAME).read_text(encoding="utf-8"))
         vocabulary_hash = stored.pop("vocabulary_hash")
         return stored == begun and Vocabulary.load(directory / VOCABULARY_NAME).hash == vocabulary_hash
+    except StorageError:
+        # Nothing is known of the folder, so nothing in it may be removed.
+        raise
     except (OSError, ValueError, KeyError, AttributeError, PadirError):
         return False
 
@@ -195,21 +202,13 @@ def _remove_unfinished(directory: Path, registered: tasks.TranslationTask) -> No
             path.unlink()
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lets one process at a time work in the folder. The lock is released when its holder ends, even if killed."""
-    with open(directory / LOCK_NAME, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _check_same(directory: Path, manifest: Manifest, task: TaskConfig, settings: PrepareSettings) -> None:
     remedy = "choose another folder or delete this one"
     if found := manifest_lib.difference(manifest, task, settings):
         raise PadirError(f"{directory}: {found}; {remedy}")
     for path, found in manifest.source_files.items():
         # A prepared set does not need its source files, so they may have been moved or deleted since.
-        if Path(path).is_file() and file_hash(path) != found:
+        if as_path(path).is_file() and file_hash(path) != found:
             raise PadirError(f"{directory}: {path} has changed since it was prepared; {remedy}")
 
 
@@ -299,7 +298,9 @@ def _write_parts_of_worker(
     """Runs `_write_parts` in one of several worker processes."""
     threading.Thread(target=parts.end_with, args=(os.getppid(),), daemon=True).start()
     _hide_accelerators()
-    registered = _register(task, directory / VOCABULARY_NAME)
+    local_vocabulary = stand_in(directory / VOCABULARY_NAME)
+    copy_file(directory / VOCABULARY_NAME, local_vocabulary)
+    registered = _register(task, local_vocabulary)
     return _write_parts(registered, split, directory, settings, worker, settings.processes)
 
 

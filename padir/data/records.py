@@ -17,10 +17,12 @@ A record holds ids without noise and the text that they come from, e.g.::
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +31,15 @@ from array_record.python import array_record_module
 
 from padir.data.manifest import VOCABULARY_NAME, Manifest, SplitManifest
 from padir.data.vocabulary import Vocabulary
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import Replacement, write_bytes
+from padir.files.cache import copied
+from padir.files.paths import as_path, is_bucket
+from padir.files.reading import open_for_reading
 
 HISTOGRAM_WIDTH = 8
+# Records read at once from a bucket.
+_REQUESTS = 32
 
 # group_size:1 compresses every record separately, so that random access decompresses nothing else.
 WRITER_OPTIONS = "group_size:1,snappy"
@@ -102,11 +110,10 @@ class ShardWriter:
     """
 
     def __init__(self, path: Path):
-        self._path = path
-        self._temporary = f"{path}.tmp"
+        self._path, self._file = path, Replacement(path)
         self._lengths = array("i")
         with self._errors():
-            self._writer = array_record_module.ArrayRecordWriter(self._temporary, WRITER_OPTIONS)
+            self._writer = array_record_module.ArrayRecordWriter(str(self._file.local), WRITER_OPTIONS)
 
     def __len__(self) -> int:
         return len(self._lengths) // 2
@@ -130,7 +137,7 @@ class ShardWriter:
         """Finishes the shard and returns its lengths, int32 [records, 2]."""
         with self._errors():
             self._writer.close()
-        os.replace(self._temporary, self._path)
+        self._file.commit()
         return np.array(self._lengths, np.int32).reshape(-1, 2)
 
 
@@ -188,9 +195,9 @@ def describe_split(
       dropped, truncated, skipped_empty: counts of pairs, as in `SplitManifest`.
     """
     path = directory / lengths_name(name)
-    with open(f"{path}.tmp", "wb") as file:
-        np.save(file, lengths)
-    os.replace(f"{path}.tmp", path)
+    content = io.BytesIO()
+    np.save(content, lengths)
+    write_bytes(path, content.getvalue())
     longest = lengths.max(axis=0, initial=0)
     return SplitManifest(
         shards=tuple(shards),
@@ -227,7 +234,10 @@ class PreparedSplit:
         self.name, self.manifest = name, manifest
         self._directory = directory
         try:
-            self.lengths = np.load(directory / lengths_name(name))
+            with open_for_reading(directory / lengths_name(name)) as file:
+                self.lengths = np.load(file)
+        except StorageError:
+            raise
         except (OSError, ValueError) as error:
             raise _damaged(directory / lengths_name(name), str(error)) from error
         if self.lengths.shape != (manifest.num_examples, 2):
@@ -235,6 +245,8 @@ class PreparedSplit:
         self._first = np.cumsum([0, *(count for _, count in manifest.shards)])
         # Opened here and not at the first read, so that loader threads share one reader per shard without a lock.
         self._readers = self._open_shards()
+        # In a bucket a record takes a request, and many can wait at once.
+        self._requests = ThreadPoolExecutor(_REQUESTS, "records") if is_bucket(directory) else None
 
     def _open_shards(self) -> list[Any]:
         """Opens one reader per shard; detects missing, truncated and replaced files."""
@@ -263,11 +275,19 @@ class PreparedSplit:
         indices = np.asarray(indices, np.int64)
         shards = np.searchsorted(self._first, indices, side="right") - 1
         within = indices - self._first[shards]
+
         # One call for each record, because a call for a list of them looks at every record of the shard.
-        return [
-            self._readers[shard].read(place, place + 1)[0]
-            for shard, place in zip(shards.tolist(), within.tolist(), strict=True)
-        ]
+        def record(shard: int, place: int) -> bytes:
+            return self._readers[shard].read(place, place + 1)[0]
+
+        read = map if self._requests is None else self._requests.map
+        try:
+            return list(read(record, shards.tolist(), within.tolist()))
+        except RuntimeError as error:
+            if self._requests is None:
+                raise
+            reason = " ".join(str(error).split())[:300]
+            raise StorageError(f"{self._directory}: split {self.name} cannot be read ({reason})") from error
 
     def read(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
         """Returns the examples at `indices` (int [n], each in 0..len-1), in the same order, with one batch read."""
@@ -284,15 +304,22 @@ class PreparedSet:
     Attributes:
       directory: the folder.
       manifest: its description.
+      cache: the local folder to which splits are copied before they are read; None reads them where they are.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest):
-        self.directory, self.manifest = directory, manifest
+    def __init__(self, directory: Path, manifest: Manifest, cache: str | os.PathLike | None = None):
+        self.directory, self.manifest, self.cache = directory, manifest, cache
 
     @classmethod
-    def open(cls, directory: str | os.PathLike) -> PreparedSet:
-        """Opens a prepared set; raises the errors of `Manifest.load`."""
-        return cls(Path(directory), Manifest.load(directory))
+    def open(cls, directory: str | os.PathLike, cache: str | os.PathLike | None = None) -> PreparedSet:
+        """Opens a prepared set; raises the errors of `Manifest.load`.
+
+        Args:
+          directory: the folder.
+          cache: of a set in a bucket, the local folder to which a split is copied when it is opened; see
+            `padir.files.cache`. It has no effect on a local set.
+        """
+        return cls(as_path(directory), Manifest.load(directory), cache)
 
     def vocabulary(self) -> Vocabulary:
         """Loads the set's vocabulary.
@@ -316,4 +343,8 @@ class PreparedSet:
         """
         if name not in self.manifest.splits:
             raise PadirError(f"{self.directory}: no split {name!r}; it has {', '.join(self.manifest.splits)}")
-        return PreparedSplit(self.directory, name, self.manifest.splits[name])
+        manifest, directory = self.manifest.splits[name], self.directory
+        if self.cache is not None and is_bucket(directory):
+            files = [lengths_name(name), *(file for file, _ in manifest.shards)]
+            directory = copied(directory, files, as_path(self.cache))
+        return PreparedSplit(directory, name, manifest)

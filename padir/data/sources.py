@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import gzip
 import itertools
 import json
 import random
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from padir.errors import PadirError
+from padir.files.reading import open_for_reading
 
 FORMATS = ("lines", "tsv", "jsonl")
 
@@ -168,10 +168,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
       PadirError: the file cannot be read or contains invalid UTF-8; the message gives file and line.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
     number = 0
     try:
-        with opener(path, "rb") as file:
+        with open_for_reading(path, decompress=path.suffix == ".gz") as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8").rstrip("\r\n")
                 yield number, text.removeprefix("\ufeff") if number == 1 else text

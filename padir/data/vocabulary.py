@@ -17,6 +17,8 @@ from pathlib import Path
 import sentencepiece
 
 from padir.errors import PadirError
+from padir.files.atomic import write_bytes
+from padir.files.paths import as_path
 from padir.types import EOS_ID, PAD_ID, UNK_ID, TokenIds
 
 # Below this number of sentences every character gets a piece. Rare characters cost few pieces, but the model can
@@ -77,9 +79,7 @@ def train(
         )
     except (RuntimeError, OSError) as error:
         raise PadirError(_training_message(str(error), num_pieces, len(texts))) from error
-    temporary = Path(f"{path}.tmp")
-    temporary.write_bytes(model.getvalue())
-    os.replace(temporary, path)
+    write_bytes(path, model.getvalue())
 
 
 def _training_message(message: str, num_pieces: int, num_sentences: int) -> str:
@@ -126,7 +126,7 @@ class Vocabulary:
         Raises:
           PadirError: the file cannot be read, is not a SentencePiece model, or has other ids for pad, EOS and UNK.
         """
-        path = Path(path)
+        path = as_path(path)
         try:
             model = path.read_bytes()
         except OSError as error:

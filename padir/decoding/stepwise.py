@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +22,8 @@ from padir.decoding.rejection import BlockBestOf
 from padir.decoding.sampling import Sampling
 from padir.decoding.verifiers import Probe, rejects
 from padir.errors import PadirError
+from padir.files.atomic import replacing
+from padir.files.paths import as_path
 from padir.types import EOS_ID
 
 # (tokens of a prefix, its features [E]) → the probability that it is fine.
@@ -311,8 +312,7 @@ def save_examples(path: str | os.PathLike, features: np.ndarray, labels: np.ndar
         raise PadirError(f"{shapes}: give [n, E], [n] and [n] of the same n")
     if not np.isin(labels, (0, 1)).all():
         raise PadirError("labels: neither 0 (an error) nor 1 (fine) everywhere; give one of them to each prefix")
-    if Path(path).suffix != ".npz":
+    if as_path(path).suffix != ".npz":
         raise PadirError(f"{path}: the file of a verifier's examples ends in .npz; name it so")
-    temporary = f"{path}.tmp.npz"
-    np.savez(temporary, features=features, labels=labels, group=group)
-    os.replace(temporary, path)
+    with replacing(path, ".tmp.npz") as local:
+        np.savez(local, features=features, labels=labels, group=group)

@@ -31,6 +31,7 @@ from padir.demo.phases import Phases
 from padir.evaluation import pictures
 from padir.evaluation.evaluate import decode_examples, score
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import local_path
 from padir.inference import page
 from padir.inference.distill import distill
 from padir.inference.trace import watch
@@ -116,7 +117,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     Raises:
       PadirError: `output_dir` holds a demo with other settings.
     """
-    directory = Path(output_dir)
+    directory = local_path(output_dir)
     make_folder(directory)
     phases = Phases(directory, config)
     folders = {
@@ -153,11 +154,13 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
         "peak_memory_mb": host_memory.peak_resident_bytes() / 2**20,
         "config": dataclasses.asdict(config),
     }
-    drawn = _draw(Path(report_dir), config, result, systems, latencies, examples, translations)
+    drawn = _draw(local_path(report_dir), config, result, systems, latencies, examples, translations)
     table = pictures.comparison_table(result["systems"])
-    write_text(Path(report_dir) / "demo.json", json.dumps(result, indent=2, ensure_ascii=False, default=list) + "\n")
-    write_text(Path(report_dir) / "report.md", pictures.demo_page(result, table, drawn))
-    print(f"\n{table}\n\nreport: {Path(report_dir) / 'report.md'}")
+    write_text(
+        local_path(report_dir) / "demo.json", json.dumps(result, indent=2, ensure_ascii=False, default=list) + "\n"
+    )
+    write_text(local_path(report_dir) / "report.md", pictures.demo_page(result, table, drawn))
+    print(f"\n{table}\n\nreport: {local_path(report_dir) / 'report.md'}")
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import optax
 from padir import rng
 from padir.data.dyck import IDS, Dyck
 from padir.dyck.settings import DyckConfig
+from padir.files.atomic import replacing
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.axes import path_name
 from padir.models.base import Batch
@@ -112,10 +112,8 @@ def closing_accuracy(config: DyckConfig, params: PyTree, words: np.ndarray) -> f
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes named arrays as a file that is there as a whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with open(temporary, "wb") as file:
+    with replacing(path) as local, local.open("wb") as file:
         np.savez(file, **arrays)
-    os.replace(temporary, path)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ from padir.dyck.judges import ActionHead, labelled, train_value, train_verifiers
 from padir.dyck.mistakes import collect
 from padir.dyck.settings import DyckConfig
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import local_path
 from padir.runtime import host_memory
 
 MODEL, VERIFIER, VALUE = "language_model", "verifier", "value"
@@ -46,7 +47,7 @@ def dyck(*, output_dir: str, config: DyckConfig, quick: bool = False) -> dict[st
       PadirError: `output_dir` holds a run with other settings, or the language model makes too few errors.
     """
     config = config.quick() if quick else config
-    experiment = _Experiment(Path(output_dir), config)
+    experiment = _Experiment(local_path(output_dir), config)
     results = {name: experiment.result(name, work) for name, work in experiment.phases().items()}
     results["quick"] = quick
     results["claims"] = [claim.to_dict() for claim in all_claims(results)]

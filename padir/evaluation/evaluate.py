@@ -19,6 +19,7 @@ from padir.evaluation.cost import cost_under_constraint, cost_under_verifier
 from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import as_path
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.breakdown import Items, by_length, check_buckets
 from padir.metrics.comet_process import check_comet, comet_scores
@@ -130,6 +131,7 @@ def evaluate(
     references: str | None = None,
     baseline: str | None = None,
     batch_size: int = 64,
+    data_cache: str | None = None,
     tokenize: str | None = None,
     length_buckets: Sequence[int] = (10, 20, 30, 40, 60),
     bleurt: str | None = None,
@@ -165,6 +167,7 @@ def evaluate(
       baseline: the .txt file of another evaluation, one hypothesis per line. It is compared with this system by
         paired bootstrap and by approximate randomisation.
       batch_size: sentences decoded at a time.
+      data_cache: a local folder, to which the split is copied before it is read if `data_dir` is in a bucket.
       tokenize: sacreBLEU's tokenizer for BLEU: '13a', 'zh', 'intl', …; None chooses by the target language.
       length_buckets: upper bounds, in source tokens, of the buckets for scores by source length. Longer sources form
         one more bucket.
@@ -186,7 +189,8 @@ def evaluate(
     learned = _LearnedMetrics(bleurt, comet, comet_python)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
-    chosen = open_set(translator, run_dir, data_dir, split, sources=sources, references=references)
+    files = {"sources": sources, "references": references}
+    chosen = open_set(translator, run_dir, data_dir, split, data_cache=data_cache, **files)
     tokenize = tokenizer_of(chosen.task["target_language"]) if tokenize is None else tokenize
     make_metrics(tokenize)  # Fails before the decoding, not after it, if there is no such tokenizer.
     decode = translator.checked(decode)
@@ -204,19 +208,24 @@ def evaluate(
     result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")
     result |= learned.scores([example.source_text for example in examples], ours)
     result |= ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
-    directory = Path(output_dir)
+    directory = as_path(output_dir)
     make_folder(directory)
     if other is not None:
         theirs = _Output(other, examples, translator.vocabulary, tokenize)
         result |= _against(baseline, ours, theirs, length_buckets)
         page = side_by_side.page(result, [e.source_text for e in examples], ours.references, ours.side(), theirs.side())
         write_text(directory / f"{name}.html", page)
-    # A hypothesis never contains a line break: SentencePiece turns line breaks into spaces.
-    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in ours.texts))
-    write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    write_text(directory / f"{name}.md", report.markdown(result))
+    _write(directory, result, ours.texts)
     print(report.summary(result))
     return result
+
+
+def _write(directory: Path, result: dict[str, Any], texts: Sequence[str]) -> None:
+    name = result["name"]
+    # A hypothesis never contains a line break: SentencePiece turns line breaks into spaces.
+    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in texts))
+    write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    write_text(directory / f"{name}.md", report.markdown(result))
 
 
 class _Output:
@@ -309,7 +318,7 @@ def _predicts(translator: Translator, decode: DecodeConfig) -> bool:
 def _read_baseline(path: str, expected: int, references: str) -> list[str]:
     try:
         # Only "\n" ends a hypothesis; str.splitlines would also split at Unicode line separators.
-        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = as_path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
     if len(lines) != expected:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from padir.data.sources import TextPairs
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.evaluation.system_description import describe_task
+from padir.files.paths import as_path
 from padir.inference.translator import Translator
 from padir.runs.directory import check_vocabulary
 from padir.types import EOS_ID
@@ -51,6 +51,7 @@ def open_set(
     *,
     sources: str | None = None,
     references: str | None = None,
+    data_cache: str | None = None,
 ) -> EvaluationSet:
     """Opens what `padir evaluate` is told to translate.
 
@@ -59,6 +60,7 @@ def open_set(
       run_dir: its path, for messages.
       data_dir, split: a prepared set and its split, unless there are files.
       sources, references: two files, plain or .gz, line n of one translating line n of the other.
+      data_cache: the local folder to which a split in a bucket is copied; see `PreparedSet.open`.
 
     Raises:
       PadirError: neither or half of the files and no prepared set is given, the set's vocabulary is another one, it has
@@ -71,7 +73,7 @@ def open_set(
         return _of_files(sources, references, translator.vocabulary, translator.longest_source)
     if data_dir is None:
         raise PadirError("evaluate.data_dir: give a prepared set, or two files with --sources and --references")
-    data = PreparedSet.open(data_dir)
+    data = PreparedSet.open(data_dir, data_cache)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
     examples = prepared.read(range(len(prepared)))
@@ -79,7 +81,7 @@ def open_set(
 
 
 def _of_files(sources: str, references: str, vocabulary: Vocabulary, longest: int) -> EvaluationSet:
-    paths = Path(sources), Path(references)
+    paths = as_path(sources), as_path(references)
     pairs = list(TextPairs(paths, format="lines", fields=(0, 1)))
     if not pairs:
         raise PadirError(f"{sources}: is empty; there is nothing to evaluate")

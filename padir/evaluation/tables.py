@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
 from padir.evaluation.report import table
 from padir.files.atomic import make_folder, write_text
+from padir.files.paths import as_path
 from padir.metrics.quality import tokenizer_of
 
 NOT_RUN = "not run"
@@ -70,7 +71,7 @@ def tables(*, output_dir: str, results: Sequence[str] = ()) -> dict[str, Any]:
     reasons = {result.path: _misfit(result, paper["tables"][0], paper["columns"]) for result in given}
     unplaced = [{"file": str(path), "reason": reason} for path, reason in reasons.items() if reason]
     output = {"source": paper["source"], "columns": paper["columns"], "tables": laid, "unplaced": unplaced}
-    directory = Path(output_dir)
+    directory = as_path(output_dir)
     make_folder(directory)
     text = markdown(output)
     write_text(directory / "tables.json", json.dumps(output, indent=2, ensure_ascii=False) + "\n")
@@ -98,7 +99,7 @@ def read_results(paths: Sequence[str]) -> list[Result]:
     """
     found: dict[Path, Result] = {}
     for name in paths:
-        path = Path(name)
+        path = as_path(name)
         if path.is_dir():
             inside = [result for file in sorted(path.glob("*.json")) if isinstance(result := _read(file), Result)]
             if not inside:
@@ -119,6 +120,8 @@ def _read(path: Path) -> Result | str:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return "no such file or folder"
+    except StorageError:
+        raise
     except (OSError, ValueError) as error:
         return f"cannot be read ({error})"
     missing = [name for name in _FACTS if name not in facts] if isinstance(facts, dict) else _FACTS

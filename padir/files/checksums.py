@@ -9,6 +9,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from padir.files.atomic import write_durably
+from padir.files.paths import files_below
+from padir.files.reading import open_for_reading
+
 # `sha256sum -c SHA256SUMS` in the folder checks the files, too.
 FILE = "SHA256SUMS"
 
@@ -17,18 +21,15 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 def file_hash(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file in hexadecimal."""
-    with open(path, "rb") as file:
+    with open_for_reading(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_checksums(folder: Path, parts: Iterable[str]) -> None:
     """Writes `<folder>/SHA256SUMS`, with one line for every file in the subfolders `parts`."""
     hashes = _hashes(folder, [name for part in parts for name in _files(folder, part)])
-    with (folder / FILE).open("w", encoding="utf-8") as file:
-        file.writelines(f"{digest}  {name}\n" for name, digest in hashes.items())
-        file.flush()
-        # Without fsync, a crash of the machine could leave a truncated file in a folder that counts as complete.
-        os.fsync(file.fileno())
+    # Without fsync, a crash of the machine could leave a truncated file in a folder that counts as complete.
+    write_durably(folder / FILE, "".join(f"{digest}  {name}\n" for name, digest in hashes.items()))
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
@@ -71,7 +72,7 @@ def check_files(folder: Path, parts: Iterable[str], hashes: Mapping[str, str]) -
 
 def _files(folder: Path, part: str) -> list[str]:
     """Returns the names, relative to `folder`, of all files in the subfolder `part` and below."""
-    return sorted(str(path.relative_to(folder)) for path in (folder / part).rglob("*") if path.is_file())
+    return [f"{part}/{name}" for name in files_below(folder / part)]
 
 
 def _hashes(folder: Path, names: list[str]) -> dict[str, str]:

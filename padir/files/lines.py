@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from padir.errors import PadirError, kind_of
+from padir.files.atomic import KeptLines, Replacement
+from padir.files.paths import as_path, is_bucket
+from padir.files.reading import open_for_reading
 
 # If standard input delivers nothing for this long, the lines read so far are processed. Programs that write lines
 # faster than this get full batches.
@@ -51,7 +54,7 @@ class Line:
 def check_inputs(inputs: Sequence[str]) -> None:
     """Raises PadirError unless every input is '-' or exists and is not a folder."""
     for name in inputs:
-        if name != "-" and (not Path(name).exists() or Path(name).is_dir()):
+        if name != "-" and (not as_path(name).exists() or as_path(name).is_dir()):
             raise PadirError(f"{name}: no such input file")
 
 
@@ -81,7 +84,7 @@ def count_lines(inputs: Sequence[str]) -> int | None:
     """
     count = 0
     for name in inputs:
-        if not Path(name).is_file():
+        if not as_path(name).is_file():
             return None
         last = b"\n"
         try:
@@ -99,8 +102,8 @@ def is_compressed(name: str) -> bool:
     return name.removesuffix(_PARTIAL).endswith(".gz")
 
 
-def _open(name: str) -> IO[bytes]:
-    return gzip.open(name, "rb") if is_compressed(name) else open(name, "rb")
+def _open(name: str, end: int | None = None) -> IO[bytes]:
+    return open_for_reading(name, decompress=is_compressed(name), end=None if is_compressed(name) else end)
 
 
 def lines_of_all(inputs: Sequence[str]) -> Iterator[Line | None]:
@@ -141,7 +144,7 @@ def lines_of(name: str, begin: int = 0, end: int | None = None, first: int = 1) 
     """
     number = first - 1
     try:
-        with _open(name) as stream:
+        with _open(name, end) as stream:
             position = begin
             if begin:
                 # Skips the line that contains the byte before `begin`, because it began earlier.
@@ -196,7 +199,8 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
     """Opens an output for writing in UTF-8: standard output for '-', or a file.
 
     A file is written as `<path>.partial` and renamed to `path` when it is complete and on disk. If the work fails or
-    is killed, `<path>.partial` remains. A file whose name ends in .gz is compressed.
+    is killed, `<path>.partial` remains. For an object, that is a local temporary file, which is sent when it is
+    complete; if the work fails, what it holds is sent as `<path>.partial`. A file whose name ends in .gz is compressed.
 
     Args:
       path: the file, or '-'.
@@ -210,55 +214,58 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout
         return
-    partial = Path(f"{path}{_PARTIAL}")
+    replacement = Replacement(path, _PARTIAL)
+    partial = replacement.local
     try:
         with _text_file(partial, compressed=is_compressed(path)) as stream:
             yield stream
-        _sync(partial)
         whole(partial)
+        replacement.commit(sync=True)
+        if is_bucket(path):
+            # Of an attempt that failed; a local one was replaced.
+            as_path(f"{path}{_PARTIAL}").unlink(missing_ok=True)
     except BaseException:
         if partial.exists() and partial.stat().st_size:
-            print(f"{path}: not finished; the lines written so far are kept in {partial}", file=sys.stderr)
-        elif partial.exists():
-            partial.unlink()
+            print(f"{path}: not finished; the lines written so far are kept in {_keep(replacement)}", file=sys.stderr)
+        else:
+            replacement.discard()
         raise
-    os.replace(partial, path)
-    _sync(partial.parent)
+
+
+def _keep(replacement: Replacement) -> str:
+    """Keeps what has been written; returns where it is."""
+    if not is_bucket(replacement.path):
+        return str(replacement.local)
+    try:
+        replacement.send(_PARTIAL)
+    except (OSError, PadirError):
+        return str(replacement.local)
+    replacement.discard()
+    return f"{replacement.path}{_PARTIAL}"
 
 
 @contextlib.contextmanager
 def _text_file(path: Path, *, compressed: bool) -> Iterator[IO[str]]:
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(_created(path))
+        with _creating(path):
+            file = stack.enter_context(path.open("wb"))
         if compressed:
             # The header holds neither name nor time, so that the same lines give the same bytes.
             file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
         yield stack.enter_context(io.TextIOWrapper(file, encoding="utf-8"))
 
 
-def _created(path: Path) -> IO[bytes]:
-    """Opens a new file for writing; raises PadirError if that is not possible."""
+@contextlib.contextmanager
+def _creating(path: Path) -> Iterator[None]:
+    """Raises PadirError, which names the file, if it cannot be created in the block."""
     try:
-        return path.open("wb")
+        yield
     except OSError as error:
         kind = kind_of(error) or PadirError
         raise kind(
             f"{path}: this file cannot be created ({error.strerror}); choose an output in an existing folder that you "
             "can write to"
         ) from error
-
-
-def _sync(path: Path) -> None:
-    """Flushes a file, or the names in a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        # Some network file systems do not support fsync on folders.
-        if not path.is_dir():
-            raise
-    finally:
-        os.close(descriptor)
 
 
 class Rejects:
@@ -271,8 +278,8 @@ class Rejects:
     def __init__(self, path: str):
         """`path` is the file to write; use the object as a context manager, which closes it."""
         self.count = 0
-        self._path = Path(path)
-        self._stream: IO[str] | None = None
+        self._path = as_path(path)
+        self._stream: KeptLines | None = None
 
     def __enter__(self) -> Rejects:
         return self
@@ -284,14 +291,13 @@ class Rejects:
           PadirError: the file cannot be created.
         """
         if self._stream is None:
-            self._stream = io.TextIOWrapper(_created(self._path), encoding="utf-8")
+            with _creating(self._path):
+                self._stream = KeptLines(self._path)
         text = line.raw.decode("utf-8", errors="backslashreplace")
         record = {"file": line.file, "line": line.number, "reason": reason, "text": text}
         self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self._stream.flush()
         self.count += 1
 
     def __exit__(self, *exception: object) -> None:
         if self._stream is not None:
-            os.fsync(self._stream.fileno())
             self._stream.close()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import stat
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from padir.errors import PadirError
 from padir.files.lines import Line, is_compressed, lines_of
+from padir.files.paths import as_path, is_bucket
+from padir.files.reading import open_for_reading
 
 _READ_BYTES = 1 << 20
+# Parts of objects that are read at once.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def split_inputs(inputs: Sequence[str], shards: int) -> list[list[Part]]:
 
 
 def _size(name: str) -> int:
-    status = os.stat(name)
+    status = as_path(name).stat()
     if not stat.S_ISREG(status.st_mode):
         raise PadirError(f"{name}: is not a regular file; only regular files can be divided into shards")
     return status.st_size
@@ -78,7 +82,7 @@ def _size(name: str) -> int:
 def number_lines(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
     """Counts the lines of the parts of plain files, and numbers the first line of each part.
 
-    Every plain file is read once, in constant memory.
+    Every plain file is read once, in constant memory; of files in a bucket several parts at once.
 
     Args:
       shards: the parts of each shard, as returned by `split_inputs`.
@@ -89,6 +93,12 @@ def number_lines(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
     Raises:
       PadirError: a file became shorter.
     """
+    plain = [part for parts in shards for part in parts if not is_compressed(part.file)]
+    if any(is_bucket(part.file) for part in plain):
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            counts = iter(list(pool.map(_count_ends, plain)))
+    else:
+        counts = map(_count_ends, plain)
     numbered = []
     carry, first = True, 1
     for parts in shards:
@@ -99,28 +109,25 @@ def number_lines(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
                 continue
             if part.begin == 0:
                 carry, first = True, 1
-            lines, carry = _count_beginnings(part, carry)
+            ends, last = next(counts)
+            # A line begins after each end, except that the one after the last byte begins in the next part.
+            lines, carry = carry + ends - last, last
             numbered[-1].append(dataclasses.replace(part, first=first, lines=lines))
             first += lines
     return numbered
 
 
-def _count_beginnings(part: Part, carry: bool) -> tuple[int, bool]:
-    """Returns how many lines begin in a part, and whether a line begins right after it.
-
-    `carry` says whether a line begins at the start of the part.
-    """
-    count, left = 0, part.end - part.begin
-    with open(part.file, "rb", buffering=0) as stream:
+def _count_ends(part: Part) -> tuple[int, bool]:
+    """Returns how many lines end in a part, and whether one ends with its last byte."""
+    count, left, last = 0, part.end - part.begin, False
+    with open_for_reading(part.file, end=part.end, buffering=0) as stream:
         stream.seek(part.begin)
         while left:
             block = stream.read(min(left, _READ_BYTES))
             if not block:
                 raise PadirError(f"{part.file}: became shorter than {part.end} bytes while it was read")
-            ends = block.endswith(b"\n")
-            count += carry + block.count(b"\n") - ends
-            carry, left = ends, left - len(block)
-    return count, carry
+            count, last, left = count + block.count(b"\n"), block.endswith(b"\n"), left - len(block)
+    return count, last
 
 
 def lines_of_parts(parts: Sequence[Part]) -> Iterator[Line]:

@@ -8,7 +8,8 @@ Layout::
     <output_dir>/left_out.jsonl               the other translations, with the reason for leaving them out
 
 The file of a chunk appears only when it is complete. A job that is killed and restarted decodes only the chunks that
-are missing. Process i of n decodes chunks i, i + n, …, and the first process writes the set when all chunks exist.
+are missing. Process i of n decodes chunks i, i + n, …, and the first process writes the set when all chunks exist. In
+a bucket it holds a lease meanwhile, because a process that was taken for dead could do the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,8 +40,10 @@ from padir.data.manifest import (
 from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
 from padir.data.sources import read_lines
 from padir.decoding.beam import BeamSearch
-from padir.errors import PadirError
-from padir.files.atomic import make_folder, write_text
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import copy_file, make_folder, remove_folder, replacing, write_text
+from padir.files.locks import locked
+from padir.files.paths import as_path, files_below, is_bucket
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
@@ -53,6 +54,8 @@ from padir.types import EOS_ID
 
 TRANSLATIONS_FOLDER = "translations"
 _REQUEST_FILE = "request.json"
+# In a bucket, the lease of the process that writes the set.
+_LEASE = ".distill.lock"
 _KEPT_FILE, _LEFT_OUT_FILE = "train.jsonl", "left_out.jsonl"
 # Repetition loops of decoders are seldom longer than this many tokens.
 _LONGEST_LOOP = 4
@@ -136,6 +139,7 @@ def distill(
     batch_size: int = 128,
     chunk_size: int = 8192,
     limit: int | None = None,
+    data_cache: str | None = None,
     seed: int = 0,
 ) -> Manifest:
     """Builds a prepared set whose targets are a teacher's translations.
@@ -159,6 +163,8 @@ def distill(
       chunk_size: the number of sentences per chunk. A chunk is sorted by length and held in memory; a killed job
         loses at most one chunk per process.
       limit: translate only this many examples, the first of the split; None translates all.
+      data_cache: a local folder, to which the split is copied before it is read if `data_dir` is in a bucket; None
+        reads it there, one request a record.
       seed: the seed of random decoding.
 
     Returns:
@@ -173,10 +179,10 @@ def distill(
         raise PadirError(
             "distill: give either run_dir (a teacher, with decode and compute_type if needed) or translations (a file)"
         )
-    job = _Job(Path(output_dir), PreparedSet.open(data_dir), split, limit, chunk_size)
+    job = _Job(as_path(output_dir), PreparedSet.open(data_dir, data_cache), split, limit, chunk_size)
     if translations is not None:
-        outputs = _given(job, Path(translations))
-        job.claim({"translations": str(Path(translations).resolve())})
+        outputs = _given(job, as_path(translations))
+        job.claim({"translations": str(as_path(translations).resolve())})
         _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
         return Manifest.load(job.directory)
     translator = load(run_dir, seed=seed, compute_type=compute_type)
@@ -184,7 +190,7 @@ def distill(
     if decode is None and isinstance(translator.model, AutoregressiveModel):
         decode = BeamSearch(beam_size=5, num_hypotheses=1)
     decode = translator.checked(decode)
-    teacher = {"teacher": str(Path(run_dir).resolve()), "teacher_step": translator.step}
+    teacher = {"teacher": str(as_path(run_dir).resolve()), "teacher_step": translator.step}
     job.claim(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed})
     _decode(job, translator, decode, batch_size)
     wait_for_all()
@@ -262,7 +268,8 @@ class _Output:
 def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int) -> None:
     """Decodes the missing chunks; each process decodes its own share."""
     own = dict(itertools.islice(job.chunks.items(), jax.process_index(), None, jax.process_count()))
-    missing = {path: rows for path, rows in own.items() if not path.exists()}
+    there = {*files_below(job.directory / TRANSLATIONS_FOLDER)}
+    missing = {path: rows for path, rows in own.items() if path.name not in there}
     total, left = (sum(map(len, chunks.values())) for chunks in (own, missing))
     if left < total:
         print(f"{job.directory}: resuming; {total - left} of {total} sentences are translated", file=sys.stderr)
@@ -279,6 +286,8 @@ def _decoded(job: _Job) -> Iterator[list[_Output]]:
     for path, rows in job.chunks.items():
         try:
             outputs = [_Output(**json.loads(line)) for _, line in read_lines(path)]
+        except StorageError:
+            raise
         except (ValueError, TypeError) as error:
             raise PadirError(f"{path}: damaged ({error}); delete it and run the same command again") from error
         if len(outputs) != len(rows):
@@ -305,6 +314,18 @@ def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
 @first_process
 def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
     """Writes the new set: the train split, the files it shares with the old set, and last the manifest."""
+    if not is_bucket(job.directory):
+        _write_files(job, outputs, filters, longest)
+        return
+    with locked(job.directory / _LEASE):
+        # Another process may have written the same set meanwhile.
+        if (job.directory / MANIFEST_NAME).exists():
+            remove_folder(job.directory / TRANSLATIONS_FOLDER, ignore_errors=True)
+        else:
+            _write_files(job, outputs, filters, longest)
+
+
+def _write_files(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
     old = job.data.manifest
     train, left_out = _write_train_split(job, outputs, filters, longest)
     total = sum(map(len, job.chunks.values()))
@@ -312,20 +333,20 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
     print(f"distill: kept {train.num_examples} of {total} translations; left out: {counts}", file=sys.stderr)
     if not train.num_examples:
         raise PadirError(f"{job.directory}: no translation is left to learn from; left out: {counts}")
-    shutil.copyfile(job.data.directory / VOCABULARY_NAME, job.directory / VOCABULARY_NAME)
+    copy_file(job.data.directory / VOCABULARY_NAME, job.directory / VOCABULARY_NAME)
     splits = {"train": train}
     for name, split in old.splits.items():
         # The translated split is the new train split; the original train split must not replace it.
         if name not in (job.name, "train"):
             splits[name] = split
             for file in (*(file for file, _ in split.shards), lengths_name(name)):
-                shutil.copyfile(job.data.directory / file, job.directory / file)
+                copy_file(job.data.directory / file, job.directory / file)
     options = job.request | {"filters": dataclasses.asdict(filters), "left_out": dict(left_out)}
     manifest = dataclasses.replace(
         old, task=TaskConfig(DISTILL_MODULE, f"{old.task.name}_distilled", options), splits=splits
     )
     manifest.save(job.directory)
-    shutil.rmtree(job.directory / TRANSLATIONS_FOLDER)
+    remove_folder(job.directory / TRANSLATIONS_FOLDER)
 
 
 def _write_train_split(
@@ -339,7 +360,8 @@ def _write_train_split(
     left_out: Counter[str] = Counter()
     files = [job.directory / name for name in (_KEPT_FILE, _LEFT_OUT_FILE)]
     with contextlib.ExitStack() as stack:
-        kept, rest = (stack.enter_context(open(f"{path}.tmp", "w", encoding="utf-8")) for path in files)
+        local = [stack.enter_context(replacing(path)) for path in files]
+        kept, rest = (stack.enter_context(path.open("w", encoding="utf-8")) for path in local)
         for rows, chunk in zip(job.chunks.values(), outputs, strict=True):
             encoded = vocabulary.encode_batch([output.text for output in chunk])
             for example, output, ids in zip(job.source.read(rows), chunk, encoded, strict=True):
@@ -352,6 +374,4 @@ def _write_train_split(
                 else:
                     kept.write(json.dumps(record, ensure_ascii=False) + "\n")
                     writer.write(example.source_ids, target, example.source_text.encode(), output.text.encode())
-    for path in files:
-        os.replace(f"{path}.tmp", path)
     return writer.close(dropped=left_out["over_long"], truncated=0, skipped_empty=left_out["empty"]), left_out

@@ -15,7 +15,6 @@ The shards in order are equal to the output of one stream. A killed job loses at
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -24,16 +23,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 
-from padir.errors import PadirError
-from padir.files.atomic import make_folder, write_text
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import make_folder, replacing, write_by_any, write_text
 from padir.files.lines import Rejects, count_lines, writing
+from padir.files.paths import is_bucket, version_of
 from padir.files.shards import Part, lines_of_parts, number_lines, split_inputs
 from padir.inference.lines import Counts, LineTranslator
 from padir.progress import progress
@@ -48,6 +49,8 @@ WORK_FOLDER = "work"
 _REPORT_SECONDS = 5.0
 # A message lists at most this many differences or missing shards.
 _NAMED = 5
+# Shards of a bucket whose counts are read at once.
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ def translate_shards(
     _claim(output, request, inputs, shards)
     job = _Job.open(output, request)
     own = range(hosts.index, shards, hosts.count)
-    done = [shard for shard in own if job.path(shard).exists()]
+    left = {*job.missing()}
+    done = [shard for shard in own if shard not in left]
     if done:
         print(f"{output}: resuming; {len(done)} of {len(own)} shards of host {hosts.index} are done", file=sys.stderr)
     with _Report(job, hosts, own, done) as report:
@@ -141,10 +145,7 @@ def _request(lines: LineTranslator, inputs: Sequence[str], shards: int, compress
     translator = lines.translator
     helper = translator.helper
     request = {
-        "inputs": {
-            str(number): {"file": name, "bytes": os.stat(name).st_size, "modified_ns": os.stat(name).st_mtime_ns}
-            for number, name in enumerate(inputs, 1)
-        },
+        "inputs": {str(number): {"file": name, **version_of(name)} for number, name in enumerate(inputs, 1)},
         "shards": shards,
         "compress": compress,
         "input_format": lines.input_format,
@@ -174,17 +175,12 @@ def _claim(output: Path, request: dict[str, Any], inputs: Sequence[str], shards:
     make_folder(output / WORK_FOLDER)
     parts = number_lines(split_inputs(inputs, shards))
     described = {"request": request, "shards": [[dataclasses.asdict(part) for part in shard] for shard in parts]}
-    with _written_by_any(output / MANIFEST_FILE) as out:
-        json.dump(described, out, indent=1)
+    write_by_any(output / MANIFEST_FILE, json.dumps(described, indent=1).encode())
 
 
-@contextlib.contextmanager
-def _written_by_any(path: Path) -> Iterator[IO[str]]:
-    """Opens a file that several independent hosts may write at the same time with the same content."""
-    own = Path(f"{path}.{os.uname().nodename}-{os.getpid()}")
-    with writing(str(own)) as out:
-        yield out
-    os.replace(own, path)
+def _own_suffix() -> str:
+    """Of a file that several independent hosts may write at the same time with the same content."""
+    return f".{os.uname().nodename}-{os.getpid()}"
 
 
 class _Job:
@@ -238,12 +234,12 @@ class _Job:
 
     def missing(self) -> list[int]:
         """Returns the shards that have not been translated."""
-        return [shard for shard in range(len(self.parts)) if not self.path(shard).exists()]
+        there = {path.name for path in self.output.iterdir()}
+        return [shard for shard in range(len(self.parts)) if self.path(shard).name not in there]
 
     def translate(self, shard: int, lines: LineTranslator, done: Callable[[Counts], object]) -> Counts:
         """Translates one shard and returns its counts. If it is interrupted, the shard's file does not exist."""
         path = self.path(shard)
-        self.rejects_path(shard).unlink(missing_ok=True)
 
         def whole(partial: Path) -> None:
             self._check(shard, counts, rejects.count)
@@ -253,6 +249,9 @@ class _Job:
                 counts.read if self._is_text else counts.translated,
                 count_lines([str(partial)]),
             )
+            if not rejects.count:
+                # Of an attempt that was killed.
+                self.rejects_path(shard).unlink(missing_ok=True)
             # The counts are written before the shard gets its name, so every existing shard has counts.
             with writing(str(self._counts_path(shard))) as out:
                 json.dump({"job": self._hash, "bytes": partial.stat().st_size, **_stored(counts)}, out)
@@ -289,16 +288,27 @@ class _Job:
             raise PadirError(f"{path}: damaged, it has {size} bytes instead of {expected}; delete it {again}")
         return Counts(**record)
 
+    def each(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        """Calls a function that reads files; in a bucket, several at once."""
+        if not is_bucket(self.output):
+            return list(map(function, *arguments))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(function, *arguments))
+
     def checked_counts(self) -> list[Counts]:
         """Returns the counts of every shard; raises PadirError if one is missing or its counts do not add up."""
         if missing := self.missing():
             names = ", ".join(self.path(shard).name for shard in missing[:_NAMED])
             more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
             raise PadirError(f"{self.output}: {names}{more} missing; run the same command again")
-        found = [self.counts(shard) for shard in range(len(self.parts))]
-        for shard, counts in enumerate(found):
+        found = self.each(self.counts, range(len(self.parts)))
+        there = {path.name for path in (self.output / WORK_FOLDER).iterdir()}
+
+        def check(shard: int, counts: Counts) -> None:
             rejects = self.rejects_path(shard)
-            self._check(shard, counts, count_lines([str(rejects)]) if rejects.exists() else 0)
+            self._check(shard, counts, count_lines([str(rejects)]) if rejects.name in there else 0)
+
+        self.each(check, range(len(found)), found)
         return found
 
 
@@ -314,14 +324,14 @@ def _finish(job: _Job) -> None:
     total = sum(found, Counts())
     rejects = job.output / REJECTS_FILE
     if total.rejected:
-        with _written_by_any(rejects) as out:
+        with replacing(rejects, _own_suffix(), sync=True) as own, own.open("w", encoding="utf-8") as out:
             for shard, counts in enumerate(found):
                 if counts.rejected:
                     with job.rejects_path(shard).open(encoding="utf-8") as stream:
                         shutil.copyfileobj(stream, out)
     shards = {job.path(shard).name: _stored(counts) for shard, counts in enumerate(found)}
-    with _written_by_any(job.output / COUNTS_FILE) as out:
-        json.dump({**_stored(total), "shards": shards}, out, indent=1)
+    with replacing(job.output / COUNTS_FILE, _own_suffix(), sync=True) as own:
+        own.write_text(json.dumps({**_stored(total), "shards": shards}, indent=1), encoding="utf-8")
     print(f"{total}{f'; rejects in {rejects}' if total.rejected else ''}", file=sys.stderr)
 
 
@@ -334,7 +344,7 @@ class _Report:
         known = [part.lines for shard in own for part in job.parts[shard]]
         # Unknown if there are compressed files.
         self._lines = None if None in known else sum(known)
-        self.counts = self._before = sum(map(job.counts, done), Counts())
+        self.counts = self._before = sum(job.each(job.counts, done), Counts())
         self._began = time.monotonic()
         self._bar = progress(
             label="translate", unit="lines", total=self._lines, initial=self.counts.read, active=hosts.index == 0
@@ -383,6 +393,8 @@ def _read_json(path: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
         if isinstance(found, dict) and found.keys() == set(keys):
             return found
         reason = f"its fields must be {', '.join(keys)}"
+    except StorageError:
+        raise
     except (OSError, ValueError) as error:
         reason = str(error)
     raise PadirError(f"{path}: cannot be used ({reason}); {remedy}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from padir.errors import PadirError
 from padir.files.lines import Rejects, check_inputs, count_lines, lines_of_all, writing
+from padir.files.paths import as_path, is_bucket
 from padir.inference.lines import FORMATS, Counts, LineTranslator
 from padir.inference.shards import Hosts, translate_shards
 from padir.inference.translator import check_batch_size, load
@@ -46,6 +46,8 @@ def translate_files(
     A line that cannot be translated (empty, invalid UTF-8, too long) goes to the rejects file as JSON with file, line
     number, reason and text. In 'lines' output it leaves an empty line, so that line n still translates line n. In
     'jsonl' output every record names its file and line.
+
+    Every file and folder may be a gs:// address. An object is read as a stream, and written whole.
 
     With `shards`, `output` is a folder, and several hosts can share a large job. A job that is killed and restarted
     translates only the missing shards; see `padir.inference.shards`.
@@ -102,7 +104,7 @@ def translate_files(
     lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
     if hosts is None:
         return _translate_stream(lines, inputs, output, rejects)
-    return translate_shards(lines, inputs, Path(output), shards=shards, compress=compress, hosts=hosts, seed=seed)
+    return translate_shards(lines, inputs, as_path(output), shards=shards, compress=compress, hosts=hosts, seed=seed)
 
 
 def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str | None) -> None:
@@ -122,11 +124,12 @@ def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str,
         out = stack.enter_context(writing(output))
         reject = stack.enter_context(Rejects(rejects))
         bar = stack.enter_context(progress(label="translate", unit="lines"))
-        if not bar.disable:
+        # An object would be fetched twice, and the first translation would wait for it.
+        if not bar.disable and not any(map(is_bucket, inputs)):
             bar.total = count_lines(inputs)
         if output != "-":
             # Rejects of an earlier job with the same output are obsolete.
-            Path(rejects).unlink(missing_ok=True)
+            as_path(rejects).unlink(missing_ok=True)
         counts = lines.translate(lines_of_all(inputs), out, reject, lambda group: bar.update(group.read))
     print(f"{counts}{f'; rejects in {rejects}' if counts.rejected else ''}", file=sys.stderr)
     return counts

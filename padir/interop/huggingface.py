@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import copy_file, replacing, write_text
+from padir.files.paths import as_path
+from padir.files.reading import local_file
 from padir.interop import t5x
 from padir.interop.matching import Imported, check, real_rows, token_ids
 from padir.models.autoregressive import AutoregressiveModel
@@ -82,7 +84,7 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
       PadirError: a file is missing or damaged, config.json describes another architecture, or names or shapes of
         the arrays do not fit it (all are listed).
     """
-    folder = Path(path)
+    folder = as_path(path)
     config = _read_config(folder / CONFIG_FILE)
     ours = _described(config, folder / CONFIG_FILE)
     tensors = _read_tensors(folder)
@@ -131,7 +133,7 @@ def save(
     """
     if dtype not in DTYPES:
         raise PadirError(f"dtype: unknown {dtype!r}; choose one of {', '.join(DTYPES)}")
-    folder = Path(path)
+    folder = as_path(path)
     if there := [name for name in (CONFIG_FILE, WEIGHTS_FILE) if (folder / name).exists()]:
         raise PadirError(f"{folder / there[0]}: exists; choose another folder, or delete it")
     tensors = t5x.flat_params(model, params)
@@ -146,11 +148,12 @@ def save(
         config = _their_config(model, rows)
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None:
-        shutil.copyfile(vocabulary, folder / VOCABULARY_FILE)
+        copy_file(vocabulary, folder / VOCABULARY_FILE)
     tensors = {name: np.ascontiguousarray(tensor, jnp.dtype(dtype)) for name, tensor in tensors.items()}
-    _write(folder / WEIGHTS_FILE, lambda to: save_file(tensors, to, metadata={"format": "pt"}))
+    with replacing(folder / WEIGHTS_FILE) as local:
+        save_file(tensors, local, metadata={"format": "pt"})
     text = json.dumps({**config, _OUR_KEY: model_to_dict(model)}, indent=2) + "\n"
-    _write(folder / CONFIG_FILE, lambda to: to.write_text(text, encoding="utf-8"))
+    write_text(folder / CONFIG_FILE, text)
 
 
 def hugging_face_name(name: str) -> str:
@@ -183,6 +186,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PadirError(f"{path}: cannot be read ({error.strerror}); is this a folder of Hugging Face?") from error
+    except StorageError:
+        raise
     except ValueError as error:
         raise PadirError(f"{path}: damaged, no JSON ({error})") from error
     if not isinstance(config, dict):
@@ -272,7 +277,8 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for name in files:
         try:
-            tensors |= load_file(folder / name)
+            with local_file(folder / name) as local:
+                tensors |= load_file(local)
         except FileNotFoundError:
             hint = ""
             if (folder / "pytorch_model.bin").exists():
@@ -304,10 +310,3 @@ def _their_config(model: AutoregressiveModel, rows: int) -> dict[str, Any]:
         "relative_attention_num_buckets": network.relative_buckets,
         "dropout_rate": network.dropout_rate,
     }
-
-
-def _write(path: Path, writer: Callable[[Path], Any]) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    writer(temporary)
-    os.replace(temporary, path)

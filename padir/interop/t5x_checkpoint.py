@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -23,10 +24,16 @@ import orbax.checkpoint as ocp
 import tensorstore
 from flax.serialization import msgpack_restore
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
+from padir.files.paths import as_path, files_below, is_bucket
 
 INDEX, ORBAX_INDEX = "checkpoint", "_METADATA"
 _PLACEHOLDER = "PLACEHOLDER://"
+# TensorStore by itself tries for a quarter of an hour.
+_RETRIES = {"max_retries": 6, "initial_delay": "1s", "max_delay": "16s"}
+_AT_ONCE = 16
+# How its messages begin when the storage does not answer, after all attempts.
+_PASSING = ("ABORTED:", "UNAVAILABLE:", "DEADLINE_EXCEEDED:")
 
 
 class T5xCheckpoint(NamedTuple):
@@ -43,7 +50,7 @@ class T5xCheckpoint(NamedTuple):
 
 def find_checkpoint(path: str | os.PathLike) -> Path | None:
     """The folder with the index: `path`, or the `state` or `default` item in it that Orbax's manager makes; or None."""
-    for folder in (Path(path), Path(path) / "state", Path(path) / "default"):
+    for folder in (as_path(path), as_path(path) / "state", as_path(path) / "default"):
         if (folder / INDEX).is_file() or (folder / ORBAX_INDEX).is_file():
             return folder
     return None
@@ -57,10 +64,11 @@ def read_checkpoint(path: str | os.PathLike) -> T5xCheckpoint:
 
     Raises:
       PadirError: not a T5X checkpoint, or a damaged one; names the file.
+      StorageError: a bucket does not answer.
     """
     folder = find_checkpoint(path)
     if folder is None:
-        steps = sorted(child.name for child in Path(path).glob("checkpoint_*"))
+        steps = sorted(child.name for child in as_path(path).glob("checkpoint_*"))
         found = f"name one of the checkpoints in it: {', '.join(steps)}" if steps else f"it has no file {INDEX}"
         raise PadirError(f"{path}: not a T5X checkpoint; {found} (or, of Orbax, {ORBAX_INDEX})")
     if (folder / ORBAX_INDEX).is_file():
@@ -70,7 +78,7 @@ def read_checkpoint(path: str | os.PathLike) -> T5xCheckpoint:
     tree = tree.get("optimizer", tree)
     params = tree[_params_key(tree, folder / INDEX)]
     step = _leaf(folder, "state/step", tree.get("state", {}).get("step", 0))
-    return T5xCheckpoint({name: _leaf(folder, name, leaf) for name, leaf in _flatten(params)}, int(step))
+    return T5xCheckpoint(_leaves(folder, dict(_flatten(params))), int(step))
 
 
 def _params_key(tree: Any, path: Path) -> str:
@@ -94,12 +102,22 @@ def _flatten(tree: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _read_index(path: Path) -> dict:
     try:
         tree = msgpack_restore(path.read_bytes())
+    except PadirError:
+        raise
     # msgpack has exceptions of many kinds for bytes that are not its own.
     except Exception as error:
         raise PadirError(f"{path}: cannot be read as a T5X index; it is damaged ({_first_line(error)})") from error
     if not isinstance(tree, dict):
         raise PadirError(f"{path}: cannot be read as a T5X index; it holds a {type(tree).__name__}")
     return tree
+
+
+def _leaves(folder: Path, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of leaves by name; in a bucket, several are read at once."""
+    if not is_bucket(folder):
+        return {name: _leaf(folder, name, leaf) for name, leaf in leaves.items()}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(leaves, pool.map(lambda name: _leaf(folder, name, leaves[name]), leaves), strict=True))
 
 
 def _leaf(folder: Path, name: str, leaf: Any) -> np.ndarray:
@@ -121,21 +139,33 @@ def _leaf(folder: Path, name: str, leaf: Any) -> np.ndarray:
 
 def _read_zarr(folder: Path) -> np.ndarray:
     """The whole of a zarr array."""
-    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder.resolve())}}
+    spec = {"driver": "zarr", "kvstore": _key_value_store(folder)}
     try:
         store = tensorstore.open(spec, open=True).result()
         array = store.read().result()
     except ValueError as error:
+        if _passes(error):
+            raise StorageError(f"{folder}: the storage did not answer ({_first_line(error)})") from error
         raise PadirError(f"{folder}: missing or damaged array ({_first_line(error)})") from error
     # zarr takes a chunk that is not there for zeros, but one that was never filled has no fill value.
     if store.fill_value is None:
         chunk = store.chunk_layout.read_chunk.shape
         expected = math.prod(-(-size // step) for size, step in zip(array.shape, chunk, strict=True))
-        found = sum(1 for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+        found = sum(not PurePosixPath(name).name.startswith(".") for name in files_below(folder))
         if found < expected:
             raise PadirError(f"{folder}: damaged: {expected - found} of its {expected} chunk files are missing")
     # Before TensorStore knew bfloat16, T5X stored its bits as integers.
     return array.view(ml_dtypes.bfloat16) if array.dtype == np.uint16 else array
+
+
+def _key_value_store(folder: Path) -> dict[str, Any]:
+    """TensorStore's description of a folder."""
+    if not is_bucket(folder):
+        return {"driver": "file", "path": str(folder.resolve())}
+    from padir.files import objects
+
+    bucket, path = objects.split(str(folder))
+    return {"driver": "gcs", "bucket": bucket, "path": f"{path}/", "gcs_request_retries": _RETRIES}
 
 
 def _read_orbax(folder: Path) -> T5xCheckpoint:
@@ -158,9 +188,15 @@ def _read_orbax(folder: Path) -> T5xCheckpoint:
     except (ValueError, KeyError, OSError) as error:
         if isinstance(error, PadirError):
             raise
-        raise PadirError(f"{folder}: cannot be read by Orbax; it is damaged ({_first_line(error)})") from error
+        kind, what = (StorageError, "the storage did not answer") if _passes(error) else (PadirError, "it is damaged")
+        raise kind(f"{folder}: cannot be read by Orbax; {what} ({_first_line(error)})") from error
     step = restored.get("state", {}).get("step", 0)
     return T5xCheckpoint(dict(_flatten(restored[key])), int(step))
+
+
+def _passes(error: Exception) -> bool:
+    """Whether TensorStore gave up because the storage does not answer."""
+    return str(error).startswith(_PASSING)
 
 
 def _first_line(error: Exception) -> str:

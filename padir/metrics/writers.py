@@ -8,6 +8,9 @@ then adds the evaluation.
     {"step": 100, "loss": 3.25, "learning_rate": 0.001}
     {"step": 200, "loss": null, "learning_rate": 0.001, "non_finite": {"loss": "nan"}}
 
+In a bucket each step's line is an object of its own, until they are merged (`padir.files.segments`), and TensorBoard
+files are sent whole whenever they are flushed.
+
 JSON has no NaN or infinity. Such a value is written as null, and `non_finite` holds the original.
 """
 
@@ -16,17 +19,22 @@ from __future__ import annotations
 import json
 import math
 import os
-import pathlib
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
 
 from padir.errors import PadirError
 from padir.files.atomic import make_folder
+from padir.files.mirror import MirroredFolder
+from padir.files.paths import as_path
+from padir.files.segments import AppendedText, appended_exists, read_appended, replace_appended
 
 FILE_NAME = "metrics.jsonl"
+# How often TensorBoard files are sent to a bucket.
+_SEND_SECONDS = 60.0
 _RESERVED = ("step", "non_finite")
 
 
@@ -52,19 +60,20 @@ class MetricWriter:
         """
         self._last_step: int | None = None
         self._names_before: set[str] = set()
-        self._lines = None
-        self._board = None
+        self._lines: AppendedText | None = None
+        self._board: SummaryWriter | None = None
         if not active:
             return
-        folder = pathlib.Path(log_dir)
+        folder = as_path(log_dir)
         make_folder(folder)
         path = folder / FILE_NAME
         last = _drop_later_lines(path, resume_step)
         if last is not None:
             self._last_step, self._names_before = last["step"], set(last)
-        self._lines = path.open("a", encoding="utf-8")
+        self._lines = AppendedText(path)
+        self._events, self._flushed = MirroredFolder(folder), time.monotonic()
         self._board = SummaryWriter(
-            str(folder),
+            str(self._events.local),
             purge_step=0 if resume_step is None else resume_step + 1,
             # tensorboardX names its files by the second: a restart within the same second would overwrite the file.
             filename_suffix=f".{time.time_ns()}",
@@ -108,22 +117,27 @@ class MetricWriter:
         if non_finite:
             line["non_finite"] = non_finite
         self._lines.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-        self._lines.flush()
         for name in scalars:
             number = float(non_finite[name]) if name in non_finite else line[name]
             self._board.add_scalar(name, number, step)
+        if self._events.mirrored and time.monotonic() - self._flushed > _SEND_SECONDS:
+            self._flushed = time.monotonic()
+            self.flush()
         self._last_step, self._names_before = step, set()
 
     def flush(self) -> None:
         """Hands buffered TensorBoard events to the operating system. JSON lines are never buffered."""
         if self._board is not None:
             self._board.flush()
+            self._events.send()
 
     def close(self) -> None:
         """Flushes and closes the files; a second call does nothing."""
         if self._lines is not None and self._board is not None and not self._lines.closed:
             self._lines.close()
             self._board.close()
+            self._events.send()
+            self._events.close()
 
     def __enter__(self) -> MetricWriter:
         return self
@@ -146,9 +160,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
       PadirError: the file is missing, or a line is damaged; the message names the line.
     """
-    path = pathlib.Path(path)
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_appended(path).splitlines()
     except FileNotFoundError as error:
         raise PadirError(f"{path}: no such file") from error
     records = []
@@ -177,19 +190,17 @@ def recorded(log_dir: str | os.PathLike[str], name: str, step: int) -> float | N
     Returns:
       The value; NaN if it was not finite; None if the value or the file does not exist.
     """
-    path = pathlib.Path(log_dir) / FILE_NAME
-    lines = read_metrics(path) if path.exists() else []
+    path = as_path(log_dir) / FILE_NAME
+    lines = read_metrics(path) if appended_exists(path) else []
     values = [line[name] for line in lines if line["step"] == step and name in line]
     return None if not values else math.nan if values[0] is None else values[0]
 
 
-def _drop_later_lines(path: pathlib.Path, resume_step: int | None) -> dict[str, Any] | None:
+def _drop_later_lines(path: Path, resume_step: int | None) -> dict[str, Any] | None:
     """Deletes the lines after `resume_step`, or all lines if it is None. Returns the last line kept, or None."""
     kept = []
-    if resume_step is not None and path.exists():
+    if resume_step is not None and appended_exists(path):
         kept = [record for record in read_metrics(path) if record["step"] <= resume_step]
-    partial = path.with_name(path.name + ".tmp")
     text = "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in kept)
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    replace_appended(path, text.encode("utf-8"))
     return kept[-1] if kept else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from padir.errors import PadirError
+from padir.files.paths import as_path
 from padir.metrics.writers import read_metrics
 from padir.runs.checkpoints import Checkpointer
 from padir.runs.directory import METRICS_FOLDER, MODEL_FILE, load_model, save_model
@@ -47,7 +47,7 @@ def average(
     """
     if [last is not None, best is not None, ema].count(True) != 1:
         raise PadirError("average: give exactly one of --last=N, --best=N and --ema")
-    if (Path(output_dir) / MODEL_FILE).exists():
+    if (as_path(output_dir) / MODEL_FILE).exists():
         raise PadirError(f"{output_dir}: holds a run; choose another output_dir")
     model, vocabulary = load_model(run_dir)
     shapes, mesh = jax.eval_shape(model.init, 0), sharding.make_mesh()
@@ -84,7 +84,7 @@ def _newest(run_dir: str, steps: list[int], count: int) -> list[int]:
 
 def _best(run_dir: str, steps: list[int], count: int, metric: str) -> list[int]:
     """Returns the steps with the lowest metric in increasing order; later steps win ties."""
-    lines = read_metrics(Path(run_dir) / METRICS_FOLDER / "metrics.jsonl")
+    lines = read_metrics(as_path(run_dir) / METRICS_FOLDER / "metrics.jsonl")
     values = {line["step"]: line[metric] for line in lines if line["step"] in steps and metric in line}
     values = {step: value for step, value in values.items() if math.isfinite(value)}
     _check_count("best", count, sorted(values), f"{run_dir}: has", f"checkpoints with a finite {metric}")

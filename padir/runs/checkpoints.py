@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,9 +17,21 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
-from padir.errors import PadirError, StorageError, kind_of
-from padir.files.atomic import write_text
-from padir.files.checksums import check_files, read_checksums, write_checksums
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import rename_folder, write_text
+from padir.files.checksums import write_checksums
+from padir.files.paths import as_path, is_bucket
+from padir.runs.checkpoint_files import (
+    COMMIT_FILE,
+    HALF_WRITTEN,
+    LOSS_FILE,
+    DamagedCheckpointError,
+    check_parts,
+    has_ema,
+    naming_damage,
+    naming_storage,
+    tidy,
+)
 from padir.runs.train_state import TrainState
 from padir.runtime.distributed import all_say, first_decides, first_process, say
 from padir.runtime.sharding import replicated
@@ -30,12 +40,6 @@ from padir.types import PyTree
 FOLDER = "checkpoints"
 # The parts of a checkpoint, and what must differ when the shapes of a part do not match.
 _ITEMS = {"params": "model", "progress": "optimizer", "ema": "model"}
-# Where Orbax keeps the metrics of a checkpoint, here its validation loss.
-_LOSS_FILE = Path("metrics", "metrics")
-
-# The suffix that Orbax gives a checkpoint's folder until the save is complete.
-_HALF_WRITTEN = ".orbax-checkpoint-tmp*"
-
 _NO_STEP = -1
 # Longer than NFS clients cache the listing of a folder.
 _SECONDS_TO_SEE = 120
@@ -57,10 +61,6 @@ def _kept(last: int, best: int) -> PreservationPolicy:
     # Orbax ranks the best checkpoint last, so the order is reversed for a loss.
     lowest = BestN(get_metric_fn=_loss, reverse=True, n=best, keep_checkpoints_without_metrics=False)
     return AnyPreservationPolicy([LatestN(last), lowest])
-
-
-class DamagedCheckpointError(PadirError):
-    """A checkpoint exists, but its content cannot be read or has changed since it was saved."""
 
 
 class _Manager(ocp.CheckpointManager):
@@ -92,13 +92,13 @@ class Checkpointer:
         Raises:
           PadirError: `read_only`, and `run_dir` has no folder of checkpoints.
         """
-        self._folder = Path(run_dir).resolve() / FOLDER
+        self._folder = as_path(run_dir).resolve() / FOLDER
         if read_only and not self._folder.is_dir():
             raise PadirError(f"{self._folder}: no such folder; is {run_dir} a run directory of `padir train`?")
         self._saving = _NO_STEP
         logging.getLogger("absl").addFilter(_is_worth_saying)
         if not read_only:
-            first_process(_tidy)(self._folder)
+            first_process(tidy)(self._folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=None if read_only else _kept(keep, keep_best),
             best_fn=_loss if keep_best else None,
@@ -108,7 +108,8 @@ class Checkpointer:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._before_it_is_renamed),
         )
         self._handlers = {name: ocp.StandardCheckpointHandler() for name in _ITEMS}
-        self._manager = _Manager(self._folder, options=options, item_handlers=self._handlers)
+        with naming_storage(self._folder):
+            self._manager = _Manager(self._folder, options=options, item_handlers=self._handlers)
 
     def steps(self) -> list[int]:
         """The steps of the saved checkpoints, in increasing order."""
@@ -175,9 +176,7 @@ class Checkpointer:
             # Nothing is renamed before a checkpoint is found that training can resume from.
             for other, error in damaged.items():
                 say(f"{error}; it is set aside as damaged_{other}")
-                aside = self._folder / f"damaged_{other}"
-                shutil.rmtree(aside, ignore_errors=True)
-                (self._folder / str(other)).rename(aside)
+                rename_folder(self._folder / str(other), self._folder / f"damaged_{other}", last=COMMIT_FILE)
             if damaged:
                 self._manager.reload()
             return restored
@@ -198,15 +197,21 @@ class Checkpointer:
         if step in self._manager.all_steps():
             return
         # `_before_it_is_renamed` of the previous save, which still runs, reads `_saving`.
-        self._manager.wait_until_finished()
+        with naming_storage(self._folder):
+            self._manager.wait_until_finished()
         self._saving = step
         saved = {name: ocp.args.StandardSave(tree) for name, tree in _items(state, ema=True).items()}
-        self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
+        with naming_storage(self._folder):
+            self._manager.save(step, args=ocp.args.Composite(**saved), metrics=None if loss is None else {"loss": loss})
 
     def _before_it_is_renamed(self) -> None:
         """Writes the checksums. Orbax calls it in the background of the first process once all parts are written."""
-        (folder,) = self._folder.glob(f"{self._saving}{_HALF_WRITTEN}")
-        write_checksums(folder, _ITEMS)
+        if is_bucket(self._folder):
+            # Nothing is renamed there: the checkpoint counts once Orbax has written its last file.
+            write_checksums(self._folder / str(self._saving), _ITEMS)
+        else:
+            (folder,) = self._folder.glob(f"{self._saving}{HALF_WRITTEN}")
+            write_checksums(folder, _ITEMS)
 
     def add_loss(self, loss: float) -> None:
         """Adds a loss to the newest checkpoint if it has none. With several processes, the first one's loss is used.
@@ -217,10 +222,10 @@ class Checkpointer:
 
         @first_process
         def write_loss() -> None:
-            folder = self._folder / str(self.latest_step()) / _LOSS_FILE.parent
-            if not (folder / _LOSS_FILE.name).exists():
+            folder = self._folder / str(self.latest_step()) / LOSS_FILE.parent
+            if not (folder / LOSS_FILE.name).exists():
                 folder.mkdir(exist_ok=True)
-                write_text(folder / _LOSS_FILE.name, json.dumps({"loss": loss}))
+                write_text(folder / LOSS_FILE.name, json.dumps({"loss": loss}))
 
         write_loss()
         self._manager.reload()
@@ -238,7 +243,7 @@ class Checkpointer:
           PadirError: there is no such checkpoint, it is damaged, or it belongs to another model or optimizer.
         """
         step = self._step(step)
-        first_process(_check_parts)(self._folder / str(step), _items(like, self.has_ema(step)))
+        first_process(check_parts)(self._folder / str(step), _items(like, self.has_ema(step)))
         return self._restore_state(like, step)
 
     def _restore_state(self, like: TrainState, step: int) -> TrainState:
@@ -253,7 +258,7 @@ class Checkpointer:
 
     def has_ema(self, step: int | None = None) -> bool:
         """Whether the checkpoint of `step` (by default the newest) has a moving average of the parameters."""
-        return _has_ema(self._folder / str(self.latest_step() if step is None else step))
+        return has_ema(self._folder / str(self.latest_step() if step is None else step))
 
     def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None, *, ema: bool = False) -> PyTree:
         """Restores only the parameters, or their moving average, replicated on every device of `mesh`.
@@ -264,7 +269,7 @@ class Checkpointer:
         sharding, name = replicated(mesh), "ema" if ema else "params"
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract)
         step = self._step(step)
-        first_process(_check_parts)(self._folder / str(step), [name])
+        first_process(check_parts)(self._folder / str(step), [name])
         return self._restore(step, {name: placed})[name]
 
     def _step(self, step: int | None) -> int:
@@ -278,7 +283,7 @@ class Checkpointer:
 
     def _restore(self, step: int, items: dict[str, PyTree]) -> ocp.args.Composite:
         folder = self._folder / str(step)
-        with _naming_damage(folder):
+        with naming_damage(folder):
             # Checked first, because Orbax reports a wrong shape only after it has read other arrays.
             for name, tree in items.items():
                 _check_shapes(folder, self._handlers[name].metadata(folder / name), tree, _ITEMS[name])
@@ -287,8 +292,9 @@ class Checkpointer:
 
     def close(self) -> None:
         """Waits for running saves and frees the manager's threads."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        with naming_storage(self._folder):
+            self._manager.wait_until_finished()
+            self._manager.close()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -314,9 +320,9 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read_here"
     )
-    items = _items(like, _has_ema(folder))
-    checked = _check_parts(folder, items)
-    with _naming_damage(folder):
+    items = _items(like, has_ema(folder))
+    checked = check_parts(folder, items)
+    with naming_damage(folder):
         for name, tree in items.items():
             handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
             _check_shapes(folder, handler.metadata(folder / name), tree, _ITEMS[name])
@@ -324,57 +330,6 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
                 arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
                 handler.restore(folder / name, args=ocp.args.StandardRestore(arrays))
     return step
-
-
-def _has_ema(folder: Path) -> bool:
-    """Whether a checkpoint was saved with a moving average, even if its files are now missing."""
-    with _naming_damage(folder):
-        return (folder / "ema").is_dir() or any(name.startswith("ema/") for name in read_checksums(folder) or ())
-
-
-def _check_parts(folder: Path, items: Iterable[str]) -> bool:
-    """Verifies the checksums of some parts of a checkpoint.
-
-    Returns:
-      False if the checkpoint has no checksums, because an older padir saved it.
-
-    Raises:
-      DamagedCheckpointError: a file has changed since it was saved.
-    """
-    with _naming_damage(folder):
-        if (hashes := read_checksums(folder)) is None:
-            return False
-        check_files(folder, items, hashes)
-        return True
-
-
-@contextlib.contextmanager
-def _naming_damage(folder: Path) -> Iterator[None]:
-    """Turns the errors of reading a checkpoint into PadirErrors that name its folder."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
-        if isinstance(error, PadirError):
-            raise
-        reason = (str(error).strip() or repr(error)).splitlines()[0][:300]
-        raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
-    except OSError as error:
-        # The storage failed, not this checkpoint: older checkpoints could not be read either.
-        raise kind_of(error)(f"{folder}: cannot be read ({error})") from error
-
-
-def _tidy(folder: Path) -> None:
-    """Removes incomplete saves and unreadable losses, which Orbax would fail to read, and reports each."""
-    for path in sorted(folder.glob(f"*{_HALF_WRITTEN}")):
-        shutil.rmtree(path, ignore_errors=True)
-        removed = "could not be removed" if path.exists() else "removed"
-        say(f"{path}: incomplete, because its save was killed; {removed}")
-    for path in sorted(folder.glob(f"*/{_LOSS_FILE}")):
-        try:
-            json.loads(path.read_bytes())["loss"] + 0.0
-        except (ValueError, KeyError, TypeError):
-            say(f"{path}: damaged and removed; its checkpoint does not count among the best")
-            shutil.rmtree(path.parent)
 
 
 def _check_shapes(folder: Path, saved: PyTree, expected: PyTree, what: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ from jax.sharding import Mesh
 
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.paths import as_path
 from padir.interop import huggingface, t5x
 from padir.interop.t5x_checkpoint import find_checkpoint, read_checkpoint
 from padir.models.kinds import Model
@@ -62,7 +62,7 @@ def open_model(
     Raises:
       PadirError: `path` holds no model, or the model is damaged or was trained with another vocabulary.
     """
-    folder = pretrained.find(path) or Path(path)
+    folder = pretrained.find(path) or as_path(path)
     is_foreign = (folder / huggingface.CONFIG_FILE).exists() or find_checkpoint(folder) is not None
     if not is_foreign and not (folder / MODEL_FILE).exists():
         raise PadirError(
@@ -116,7 +116,7 @@ def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = 
     """
     already = "is already a run directory of `padir train`; there is nothing to import"
     for folder, what in ((output_dir, "holds a run; choose another output_dir"), (source, already)):
-        if (Path(folder) / MODEL_FILE).exists():
+        if (as_path(folder) / MODEL_FILE).exists():
             raise PadirError(f"{folder}: {what}")
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
     opened = open_model(source, sharding.make_mesh(), vocabulary=given)

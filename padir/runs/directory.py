@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,8 @@ from typing import Any
 from padir.data.manifest import Manifest
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
-from padir.files.atomic import make_folder, write_text
+from padir.files.atomic import copy_file, make_folder, write_text
+from padir.files.paths import as_path
 from padir.models.description import model_from_dict, model_to_dict
 from padir.models.kinds import Model
 from padir.runtime.distributed import first_process
@@ -52,7 +52,7 @@ def save_model(run_dir: str | os.PathLike, model: Model, vocabulary: Vocabulary)
       PadirError: the directory holds a run with another model or vocabulary (the message names every difference) or a
         damaged model.json, or it cannot be created.
     """
-    directory = Path(run_dir)
+    directory = as_path(run_dir)
     description = {"model": model_to_dict(model), "vocabulary_hash": vocabulary.hash}
     if (directory / MODEL_FILE).exists():
         # Compared after parsing, so that an option added since then counts with its default value.
@@ -65,7 +65,7 @@ def save_model(run_dir: str | os.PathLike, model: Model, vocabulary: Vocabulary)
             )
         return
     make_folder(directory)
-    shutil.copyfile(vocabulary.path, directory / VOCABULARY_FILE)
+    copy_file(vocabulary.path, directory / VOCABULARY_FILE)
     write_text(directory / MODEL_FILE, json.dumps(description, indent=2) + "\n")
 
 
@@ -79,7 +79,7 @@ def save_data(run_dir: str | os.PathLike, manifest: Manifest) -> None:
     """
     kind = "distilled" if manifest.is_distilled else "raw"
     record = {"task": manifest.original_task.name, "trained_on": kind}
-    write_text(Path(run_dir) / DATA_FILE, json.dumps(record, indent=2) + "\n")
+    write_text(as_path(run_dir) / DATA_FILE, json.dumps(record, indent=2) + "\n")
 
 
 def trained_on(run_dir: str | os.PathLike) -> str | None:
@@ -88,7 +88,7 @@ def trained_on(run_dir: str | os.PathLike) -> str | None:
     Raises:
       PadirError: data.json is damaged.
     """
-    path = Path(run_dir) / DATA_FILE
+    path = as_path(run_dir) / DATA_FILE
     if not path.exists():
         return None
     record = _read_json(path)
@@ -99,7 +99,7 @@ def trained_on(run_dir: str | os.PathLike) -> str | None:
 
 def check_shared(run_dir: str | os.PathLike) -> None:
     """Raises PadirError if this process does not see the run directory that the first process wrote."""
-    if not (Path(run_dir) / MODEL_FILE).exists():
+    if not (as_path(run_dir) / MODEL_FILE).exists():
         raise PadirError(
             f"{run_dir}: process 0 wrote to this folder, but this process does not see the files; "
             "choose a folder that all hosts share"
@@ -112,7 +112,7 @@ def load_model(run_dir: str | os.PathLike) -> tuple[Model, Vocabulary]:
     Raises:
       PadirError: `run_dir` is not a run directory, or its vocabulary is not the one the model was trained with.
     """
-    directory = Path(run_dir)
+    directory = as_path(run_dir)
     model, vocabulary_hash = _read_model(directory / MODEL_FILE)
     vocabulary = Vocabulary.load(directory / VOCABULARY_FILE)
     check_vocabulary(vocabulary, vocabulary_hash, directory)
@@ -163,7 +163,7 @@ def check_settings(
       PadirError: a setting differs that may not change (the message names every difference), or train.json is
         damaged.
     """
-    path = Path(run_dir) / TRAIN_FILE
+    path = as_path(run_dir) / TRAIN_FILE
     settings = json.loads(json.dumps(settings))
     record: dict[str, Any] = {"settings": settings, "changes": []}
     if step is not None and path.exists():
@@ -194,7 +194,7 @@ def recorded_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
     Raises:
       PadirError: train.json is damaged.
     """
-    path = Path(run_dir) / TRAIN_FILE
+    path = as_path(run_dir) / TRAIN_FILE
     return _read_record(path)["settings"] if path.exists() else {}
 
 
@@ -241,8 +241,9 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
 

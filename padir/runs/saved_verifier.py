@@ -20,8 +20,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from padir.decoding.verifiers import THRESHOLD, Probe
-from padir.errors import PadirError
-from padir.files.atomic import make_folder, write_text
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import make_folder, replacing, write_text
+from padir.files.paths import as_path
+from padir.files.reading import local_file
 from padir.runs.describe import params_sha256
 from padir.types import Array, PyTree
 
@@ -67,11 +69,12 @@ def save_verifier(
     arrays = {"mean": probe.mean, "scale": probe.scale}
     for number, (kernel, bias) in enumerate(probe.layers):
         arrays |= {f"kernel_{number}": kernel, f"bias_{number}": bias}
-    folder = Path(folder)
+    folder = as_path(folder)
     make_folder(folder)
     # Written last, so that a folder with a record is complete; the old one would describe other weights.
     (folder / RECORD_FILE).unlink(missing_ok=True)
-    save_file({name: np.asarray(array) for name, array in arrays.items() if array is not None}, folder / WEIGHTS_FILE)
+    with replacing(folder / WEIGHTS_FILE) as local:
+        save_file({name: np.asarray(array) for name, array in arrays.items() if array is not None}, local)
     ours = {"format_version": FORMAT_VERSION, "generator_params_sha256": _hash(generator)}
     written = {**ours, "layer": layer, "threshold": threshold, **record}
     text = json.dumps(written, indent=2)
@@ -90,13 +93,16 @@ def load_verifier(folder: str | os.PathLike, generator: PyTree | None) -> SavedV
     Raises:
       PadirError: there is no verifier, it is damaged, or it was trained on the hidden states of another model.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     try:
         record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
-        arrays = load_file(folder / WEIGHTS_FILE)
+        with local_file(folder / WEIGHTS_FILE) as local:
+            arrays = load_file(local)
     except (FileNotFoundError, NotADirectoryError):
         reason = f"{folder}: there is no verifier here; `padir verifier --output_dir={folder}` trains one"
         raise PadirError(reason) from None
+    except StorageError:
+        raise
     except (ValueError, SafetensorError) as error:
         raise _damaged(folder, str(error)) from error
     if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError, kind_of
 
-# Exit status of the child when its answer is a message for the user.
-_USER_ERROR = 2
+# Exit statuses of the child when its answer is a message for the user.
+_KINDS = {kind.status: kind for kind in (PadirError, StorageError)}
 _INTERRUPTED = 130
 
 
@@ -34,6 +34,7 @@ def call_in_process(module: str, request: Mapping[str, Any], *, doing: str, subj
 
     Raises:
       PadirError: the child raised a PadirError or OSError, or was ended by a signal.
+      StorageError: the child raised one.
       RuntimeError: the child failed in another way; its traceback is on standard error.
     """
     # The child imports from the same places as this process, whatever the working directory.
@@ -45,8 +46,8 @@ def call_in_process(module: str, request: Mapping[str, Any], *, doing: str, subj
         text=True,
         env=environment,
     )
-    if child.returncode == _USER_ERROR:
-        raise PadirError(json.loads(child.stdout)["error"])
+    if child.returncode in _KINDS:
+        raise _KINDS[child.returncode](json.loads(child.stdout)["error"])
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name
         hint = "; the machine may have run out of memory" if name == "SIGKILL" else ""
@@ -66,10 +67,10 @@ def serve(handle: Callable[..., Any]) -> int:
             result = handle(**message["request"])
         except PadirError as error:
             json.dump({"error": str(error)}, answer)
-            return _USER_ERROR
+            return error.status
         except OSError as error:
             json.dump({"error": f"{error.filename or message['subject']}: {error.strerror or error}"}, answer)
-            return _USER_ERROR
+            return kind_of(error).status
         except KeyboardInterrupt:
             return _INTERRUPTED
         json.dump({"result": result}, answer)

@@ -10,6 +10,7 @@ from typing import Any
 
 from padir.errors import PadirError
 from padir.files.atomic import make_folder
+from padir.files.paths import local_path
 from padir.theory import guided_pictures, pictures
 from padir.theory.estimation import EstimationSettings, estimation
 from padir.theory.experiment import Part, Result, run
@@ -188,7 +189,7 @@ def theory(
         raise PadirError(f"theory.figures: no {', '.join(unknown)}; there are {', '.join(FIGURES)}")
     if processes < 1:
         raise PadirError(f"theory.processes: {processes} must be at least 1")
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     make_folder(folder)
     parts = [
         Part(

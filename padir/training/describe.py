@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from padir.data.manifest import MANIFEST_NAME, PrepareSettings
 from padir.data.records import PreparedSet
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.paths import as_path
 from padir.models.axes import path_name
 from padir.models.kinds import Model
 from padir.runs.train_state import abstract_train_state
@@ -127,7 +127,7 @@ def num_pieces(data_dir: str, settings: PrepareSettings | None) -> int:
     Raises:
       PadirError: `data_dir` holds no prepared set, and `settings` is None.
     """
-    if (Path(data_dir) / MANIFEST_NAME).exists():
+    if (as_path(data_dir) / MANIFEST_NAME).exists():
         return PreparedSet.open(data_dir).vocabulary().num_pieces
     if settings is None:
         raise PadirError(

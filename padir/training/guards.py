@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import numpy as np
 
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.files.paths import as_path
 from padir.runs.train_state import TrainState
 from padir.runtime.distributed import first_decides, is_first
 from padir.training.intervals import COMPILE, COMPUTE, DATA, EVALUATE, HOST, SAVE, START, Activity, NonFiniteError
@@ -136,7 +136,7 @@ def explained(
       split: the name of the split.
       last_good: the step of the newest checkpoint; None if there is none.
     """
-    path = Path(run_dir) / f"non_finite_step_{error.step}.json"
+    path = as_path(run_dir) / f"non_finite_step_{error.step}.json"
     ids = [int(example) for example in examples]
     if is_first():
         described = {"error": str(error), "split": split, "examples": ids, "last_good_checkpoint": last_good}

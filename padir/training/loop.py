@@ -7,7 +7,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +15,7 @@ from jax.sharding import Mesh
 from padir.data.batching import Buckets, rows_of_step, train_batches
 from padir.data.records import PreparedSet
 from padir.errors import PadirError, Preempted
+from padir.files.paths import as_path
 from padir.metrics.writers import MetricWriter, recorded
 from padir.models.base import Batch
 from padir.models.kinds import Model
@@ -306,7 +306,7 @@ def _recorded_loss(run: Run, step: int) -> tuple[bool, float]:
     @first_process
     def read_the_record() -> None:
         nonlocal loss
-        loss = recorded(Path(run.run_dir) / METRICS_FOLDER, _loss_name(run), step)
+        loss = recorded(as_path(run.run_dir) / METRICS_FOLDER, _loss_name(run), step)
 
     read_the_record()
     return first_decides(loss is not None), math.nan if loss is None else loss

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, diff
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
+from padir.files.paths import as_path
 from padir.metrics.writers import MetricWriter
 from padir.models.kinds import Model
 from padir.nn.fastest_type import AUTO, resolved_for_training
@@ -83,6 +83,7 @@ def train(
     describe: bool = False,
     guards: Guards = Guards(),
     peak_teraflops: float | None = None,
+    data_cache: str | None = None,
 ) -> TrainState | None:
     """Trains a model, or resumes the run in `run_dir` from its newest checkpoint.
 
@@ -122,6 +123,8 @@ def train(
       guards: how training reacts to non-finite numbers and to stalls.
       peak_teraflops: the peak performance of one device in 10^12 floating-point operations per second, for the metric
         `mfu`. By default it is taken from `device_peaks` (bfloat16); for an unknown device there is no such metric.
+      data_cache: a local folder, to which the splits of a prepared set in a bucket are copied before they are read; the
+        processes of a host share it. None reads each record from the bucket.
 
     Returns:
       The final state; None with `describe`.
@@ -139,11 +142,11 @@ def train(
     for name, value in (("num_steps", num_steps), ("batch_size", batch_size), ("accumulate", accumulate)):
         whole(f"train.{name}", value)
     sharding.check_batch_size(batch_size, sharding.make_mesh(layout=layout))
-    if task is not None and not (Path(data_dir) / MANIFEST_NAME).exists():
+    if task is not None and not (as_path(data_dir) / MANIFEST_NAME).exists():
         # Errors in model or schedule must show before the data are prepared, which may take hours.
         optimizer.schedule(num_steps)
         _buckets(buckets, model(TokenIds(num_pieces(data_dir, settings or PrepareSettings()))))
-    data = _open_or_prepare(data_dir, task, settings)
+    data = _open_or_prepare(data_dir, task, settings, data_cache)
     built = model(TokenIds(data.vocabulary().num_pieces))
     splits, bucketed = (train_split, eval_split), _buckets(buckets, built)
     run = Run(
@@ -187,7 +190,7 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
         options |= {"skip_non_finite": run.guards.skip_non_finite, "compute_type": run.compute_type}
         step_fn = make_train_step(run.model, updates, schedule, run.seed, mesh, run.accumulate, **options)
         devices = devices_of(run.model, mesh, peak_teraflops)
-        with MetricWriter(Path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
+        with MetricWriter(as_path(run.run_dir) / METRICS_FOLDER, active=is_first(), resume_step=start_step) as writer:
             loop = Loop(run, cadence, mesh, checkpointer, writer, activity, preemption)
             return loop.finish(state) if finished else loop(state, step_fn, devices)
 
@@ -241,19 +244,21 @@ def _compute_type(run: Run, mesh: Mesh, start_step: int | None) -> str | None:
         return resolved_for_training("train.compute_type", run.compute_type)
 
 
-def _open_or_prepare(data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None) -> PreparedSet:
+def _open_or_prepare(
+    data_dir: str, task: TaskConfig | None, settings: PrepareSettings | None, cache: str | None
+) -> PreparedSet:
     """Opens the prepared set, or builds it if it does not exist; an existing one must match `task` and `settings`."""
     if task is None:
-        return PreparedSet.open(data_dir)
+        return PreparedSet.open(data_dir, cache)
 
     @first_process
     def prepare_missing() -> None:
-        if not (Path(data_dir) / MANIFEST_NAME).exists():
+        if not (as_path(data_dir) / MANIFEST_NAME).exists():
             say(f"{data_dir}: no prepared data set here yet; preparing task {task.name}")
             prepare_in_process(task, data_dir, settings)
 
     prepare_missing()
-    data = PreparedSet.open(data_dir)
+    data = PreparedSet.open(data_dir, cache)
     if found := difference(data.manifest, task, settings):
         raise PadirError(f"{data_dir}: {found}; choose another data_dir, or delete this one")
     return data

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
 from padir.evaluation.tables import NOT_RUN, paper_tables, tables
+from padir.files.paths import as_path, files_below
 
 PADIR = {
     "kind": "parallel",
@@ -200,3 +201,28 @@ def test_without_any_result_everything_is_yet_to_be_run(tmp_path):
     text = (tmp_path / "tables.md").read_text()
     assert text.count("0 of our 18 cells have been run.") == 2 and text.count("0 of our 12 cells have been run.") == 1
     assert text.count("| not run") == 48
+
+
+def test_results_and_tables_in_a_bucket(bucket, tmp_path, emulator, monkeypatch):
+    results = {"padir": result(bleu=31.0), "ar": result(system=AR, bleu=32.5)}
+    for folder in (as_path(bucket) / "results", tmp_path / "results"):
+        if folder.parent == tmp_path:
+            folder.mkdir()
+        for name, facts in results.items():
+            (folder / f"{name}.json").write_text(json.dumps(facts))
+    given = f"{bucket}/results"
+    # A file that is named twice counts once.
+    there = tables(results=[given, f"{given}/ar.json"], output_dir=f"{bucket}/out")
+    here = tables(results=[str(tmp_path / "results")], output_dir=str(tmp_path / "out"))
+    assert json.dumps(there).replace(given, "") == json.dumps(here).replace(str(tmp_path / "results"), "")
+    assert files_below(as_path(f"{bucket}/out")) == ["tables.json", "tables.md"]
+    assert as_path(f"{bucket}/out/tables.md").read_text() == (tmp_path / "out/tables.md").read_text()
+    with pytest.raises(PadirError, match=f"^{bucket}/none.json: no such file or folder"):
+        tables(results=[f"{bucket}/none.json"], output_dir=f"{bucket}/out")
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", _at_once)
+    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer"):
+        tables(results=[given], output_dir=f"{bucket}/out")
+
+
+async def _at_once(seconds, *rest):
+    pass

@@ -6,94 +6,18 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
-import quick_compilation
-from stand_in import StandIn, sentence, train_vocabulary, translated
+from sharded_jobs import Corpus, Starts, read_jsonl
+from stand_in import sentence, translated
 
 from padir.cli import main as cli
 from padir.errors import PadirError
 from padir.inference import shards as translate_shards
-from padir.inference import translate
 from padir.inference.lines import Counts, LineTranslator
 from padir.inference.translate import translate_files
-
-TESTS = Path(__file__).resolve().parents[1]
-BAD = {
-    b"": "empty text: there is nothing to translate",
-    b"no \xff": "invalid UTF-8 at byte 4",
-    b"q " * 60: "source of 121 tokens is longer than the 40 that the model allows; split it",
-}
-
-
-@pytest.fixture(scope="session")
-def vocabulary(tmp_path_factory):
-    return train_vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
-
-
-@pytest.fixture
-def stand_in(vocabulary, monkeypatch):
-    """What `padir translate` opens instead of a run."""
-    made = StandIn(vocabulary)
-    monkeypatch.setattr(translate, "load", lambda run_dir, **options: made)
-    return made
-
-
-class Corpus:
-    """Numbered sentences in three files, one of them compressed; every 97th line cannot be translated.
-
-    Attributes:
-      inputs: their names.
-      written: what 'lines' output must hold.
-      rejects: (file, line, reason) of those left out.
-    """
-
-    def __init__(self, folder, count):
-        self.inputs = [str(folder / name) for name in ("a.txt", "b.txt.gz", "c.txt")]
-        self.written, self.rejects = [], []
-        bad = itertools.cycle(BAD)
-        shares = (count * 6 // 10, count // 10, count - count * 6 // 10 - count // 10)
-        number = 0
-        for name, share in zip(self.inputs, shares, strict=True):
-            lines = []
-            for line in range(1, share + 1):
-                number += 1
-                text = sentence(number)
-                if number % 97:
-                    self.written.append(translated(text))
-                    lines.append(text.encode())
-                else:
-                    self.written.append("")
-                    lines.append(next(bad))
-                    self.rejects.append((name, line, BAD[lines[-1]]))
-            # No end of the last line of one.
-            content = b"\n".join(lines) + b"\n" * (name != self.inputs[0])
-            Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-
-    def check(self, output, shards):
-        """What is in the folder is all of it, once, in order."""
-        files = sorted(output.glob("shard-*"))
-        assert [file.name for file in files] == [f"shard-{n:05d}-of-{shards:05d}.txt" for n in range(shards)]
-        found = "".join(file.read_text(encoding="utf-8") for file in files)
-        assert found.split("\n") == [*self.written, ""]
-        rejects = read_jsonl(output / "rejects.jsonl")
-        assert [(record["file"], record["line"], record["reason"]) for record in rejects] == self.rejects
-        counts = json.loads((output / "counts.json").read_text())
-        expected = Counts(len(self.written), len(self.written) - len(self.rejects), len(self.rejects))
-        assert Counts(counts["read"], counts["translated"], counts["rejected"]) == expected
-        for file in files:
-            assert counts["shards"][file.name]["read"] == file.read_bytes().count(b"\n")
-        assert not list(output.rglob("*.partial"))
-        return expected
-
-
-def read_jsonl(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture
@@ -155,49 +79,6 @@ def test_a_line_beyond_all_bounds_is_rejected_without_being_held(stand_in, tmp_p
     (record,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert (record["line"], record["reason"]) == (2, "line of more than 1048576 bytes; split it")
     assert len(record["text"]) == (1 << 20) + 1
-
-
-# Starts `padir translate` anew, by a fork after the imports, each time it is told to; says its process and its end.
-SERVER = """
-import os, sys
-from padir.cli import main as cli
-from padir.inference import translate
-from stand_in import StandIn
-path, *arguments = sys.argv[1:]
-translate.load = lambda run_dir, **options: StandIn(path, seconds_per_batch=0.001)
-for line in sys.stdin:
-    process = os.fork()
-    if not process:
-        os._exit(cli.main(arguments))
-    print(process, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-"""
-
-
-class Starts:
-    """Processes of one `padir translate` command, one after another."""
-
-    def __init__(self, vocabulary, *arguments):
-        paths = f"{TESTS.parent}{os.pathsep}{TESTS}"
-        environment = os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": quick_compilation.child_flags()}
-        command = [sys.executable, "-c", SERVER, vocabulary, "translate", "--run_dir=run", *arguments]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._server = subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self._server.communicate()
-
-    def start(self):
-        """Returns the process."""
-        self._server.stdin.write("start\n")
-        return int(self._server.stdout.readline())
-
-    def ended(self):
-        """Waits for it; returns its status, below 0 for a signal."""
-        return int(self._server.stdout.readline())
 
 
 def test_killed_ten_times(vocabulary, tmp_path):

@@ -260,6 +260,20 @@ def test_jobset(launch):
     assert pod["volumes"] == [{"name": "runs", "persistentVolumeClaim": {"claimName": "c"}}]
 
 
+def test_a_job_in_a_bucket_needs_no_volume(launch):
+    variables = {name: value for name, value in PLATFORMS["gke.sh"].items() if name != "CLAIM"}
+    words = ["--dry-run", "mine.gin", "gs://my-bucket/ar", "--", "--data_dir=gs://my-bucket/data"]
+    jobset = rendered(launch("gke.sh", *words, SERVICE_ACCOUNT="trainer", **variables).stdout)
+    jsonschema.validate(jobset, SCHEMA)
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"][-2:] == ["--run_dir=gs://my-bucket/ar", "--data_dir=gs://my-bucket/data"]
+    assert "volumes" not in pod and "volumeMounts" not in container
+    assert pod["serviceAccountName"] == "trainer"
+    refused = launch("gke.sh", "--dry-run", "mine.gin", "/runs/ar", **variables)
+    assert refused.returncode == 2 and "unless RUN_DIR is a gs:// address, set CLAIM" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("accelerator", "topology", "chips", "hosts"),
     [  # the table of docs/howto/tpu_slices.md

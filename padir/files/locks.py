@@ -1,0 +1,154 @@
+"""Locks between processes and hosts.
+
+A local lock is one of the operating system, which releases it when its holder ends, even if killed. In a bucket it is
+an object, a lease: its holder renews it every few seconds, and removes it at the end. Whoever waits takes it over when
+it has not changed for as long as it lasts by the waiting process's own clock, so that clocks need not agree. Each of
+these writes is conditional on the generation of the object, so of several that try one succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from padir.errors import StorageError
+from padir.files.paths import is_bucket
+
+# A lease that its holder has not renewed for this long is lost. It is renewed three times as often.
+LEASE_SECONDS = 30.0
+_POLL_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lets one process at a time work in the block. The lock passes to the next one when its holder ends.
+
+    Args:
+      path: the file or object that stands for the lock.
+
+    Raises:
+      StorageError: the lease was lost to another process, because it could not be renewed in time.
+    """
+    if is_bucket(path):
+        with Lease(str(path)):
+            yield
+        return
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Lease:
+    """A lock in a bucket; use it as a context manager."""
+
+    def __init__(self, uri: str, seconds: float | None = None):
+        """`uri` is the object; after `seconds` without renewal it is lost, `LEASE_SECONDS` by default."""
+        self._uri, self._seconds = uri, LEASE_SECONDS if seconds is None else seconds
+        self._holder = f"{os.uname().nodename} process {os.getpid()}"
+        self._token = uuid.uuid4().hex
+        self._generation = 0
+        self._lost = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._renew_until_end, name="lease", daemon=True)
+
+    def __enter__(self) -> Lease:
+        from padir.files import objects
+
+        known, told = objects.ABSENT, False
+        while not self._write(known):
+            if not told:
+                print(f"{self._uri}: held by {self._holder_there()}; waiting for it", file=sys.stderr)
+                told = True
+            known = self._wait()
+        self._thread.start()
+        return self
+
+    def _wait(self) -> int:
+        """Waits until there is no lease, or until it has not changed for so long that it is lost.
+
+        Returns:
+          The generation of what is there.
+        """
+        known, since = self._there(), time.monotonic()
+        while known and time.monotonic() - since < self._seconds:
+            time.sleep(min(_POLL_SECONDS, self._seconds / 3))
+            now = self._there()
+            if now != known:
+                known, since = now, time.monotonic()
+        return known
+
+    def _there(self) -> int:
+        """Returns the generation of the lease, `objects.ABSENT` if there is none."""
+        from padir.files import objects
+
+        try:
+            return objects.describe(self._uri).generation
+        except FileNotFoundError:
+            return objects.ABSENT
+
+    def _write(self, generation: int) -> bool:
+        """Writes the lease if the object has this generation; returns whether it is now ours."""
+        from padir.files import objects
+
+        content = json.dumps({"holder": self._holder, "token": self._token, "seconds": self._seconds})
+        try:
+            self._generation = objects.write(self._uri, content.encode(), generation=generation)
+            return True
+        except FileExistsError:
+            return self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Whether the lease there is ours after all: the answer to a first attempt may have been lost."""
+        from padir.files import objects
+
+        try:
+            found = objects.describe(self._uri).generation
+            ours = json.loads(objects.read(self._uri, generation=found)).get("token") == self._token
+        except (FileNotFoundError, ValueError):
+            return False
+        self._generation = found if ours else self._generation
+        return ours
+
+    def _holder_there(self) -> str:
+        from padir.files import objects
+
+        try:
+            return str(json.loads(objects.read(self._uri)).get("holder"))
+        except (FileNotFoundError, ValueError, AttributeError):
+            return "another process"
+
+    def _renew_until_end(self) -> None:
+        renewed = time.monotonic()
+        while not self._end.wait(self._seconds / 3):
+            try:
+                if not self._write(self._generation):
+                    break
+                renewed = time.monotonic()
+            except ValueError:  # A PadirError: the storage does not answer, or refuses.
+                if time.monotonic() - renewed > self._seconds:
+                    break
+        else:
+            return
+        self._lost = True
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        from padir.files import objects
+
+        self._end.set()
+        self._thread.join()
+        with contextlib.suppress(FileNotFoundError, FileExistsError, StorageError):
+            if not self._lost:
+                objects.remove(self._uri, generation=self._generation)
+        if self._lost and kind is None:
+            raise StorageError(
+                f"{self._uri}: this lock passed to another process, because it could not be renewed for "
+                f"{self._seconds:.0f} s; run the same command again"
+            )

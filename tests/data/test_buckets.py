@@ -1,0 +1,154 @@
+"""Preparing into a bucket from files in it, going on after a failure, and reading with and without a local cache."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from padir.data import prepare as prepare_lib
+from padir.data.manifest import PrepareSettings, TaskConfig
+from padir.data.records import PreparedSet
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import copy_file, write_bytes
+from padir.files.paths import as_path, files_below
+
+SOURCES = ["ab", "ba ab", "b", "a a a a a a", "abab"]
+TARGETS = ["cd", "dc", "c c", "d", "cdcdcdcdcd"]
+SETTINGS = PrepareSettings(num_pieces=8, records_per_shard=2)
+
+
+def texts(lines):
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def task(folder):
+    files = {"train": ("src.gz", "tgt"), "validation": ("src.gz", "tgt")}
+    return TaskConfig("tasks.text_files", "toy", {"folder": str(folder)} | files)
+
+
+@pytest.fixture
+def corpora(bucket, tmp_path):
+    """A folder with the same text in a bucket and on disk."""
+    places = as_path(f"{bucket}/text"), tmp_path / "text"
+    (tmp_path / "text").mkdir()
+    for place in places:
+        write_bytes(place / "src.gz", gzip.compress(texts(SOURCES), mtime=0))
+        write_bytes(place / "tgt", texts(TARGETS))
+    return places
+
+
+def test_a_set_in_a_bucket_is_the_same_as_on_disk(corpora, bucket, tmp_path):
+    there, here = (
+        prepare_lib.prepare(task(corpus), place, SETTINGS)
+        for corpus, place in zip(corpora, (f"{bucket}/set", tmp_path / "set"), strict=True)
+    )
+    assert there.splits == here.splits and there.vocabulary_hash == here.vocabulary_hash
+    assert list(there.source_files) == [f"{corpora[0]}/src.gz", f"{corpora[0]}/tgt"]
+    assert list(there.source_files.values()) == list(here.source_files.values())
+    names = files_below(as_path(f"{bucket}/set"))
+    # The lock and the marks of parts are gone.
+    assert names == [name for name in files_below(tmp_path / "set") if name != ".lock"]
+    for name in set(names) - {"manifest.json"}:
+        assert as_path(f"{bucket}/set/{name}").read_bytes() == (tmp_path / "set" / name).read_bytes(), name
+    expected = PreparedSet.open(tmp_path / "set").split("train").read(range(5))
+    for cache in (None, tmp_path / "cache"):
+        found = PreparedSet.open(f"{bucket}/set", cache).split("train").read(range(5))
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours[2:] == theirs[2:] and all(map(np.array_equal, ours[:2], theirs[:2]))
+
+
+def test_preparation_goes_on_where_it_failed(corpora, bucket, emulator):
+    place = f"{bucket}/set"
+
+    def full(request):
+        return 403 if request.query.get("name", "").endswith("train-00001.array_record") else None
+
+    with emulator.faults.happen(full), pytest.raises(PadirError, match="train-00001.array_record: permission denied"):
+        prepare_lib.prepare(task(corpora[0]), place, SETTINGS)
+    assert "manifest.json" not in files_below(as_path(place))
+    with pytest.raises(PadirError, match="no prepared data set here"):
+        PreparedSet.open(place)
+    with emulator.faults.happen(lambda request: None) as requests:
+        manifest = prepare_lib.prepare(task(corpora[0]), place, SETTINGS)
+    sent = [request.query["name"].split("/")[-1] for request in requests if request.query.get("uploadType")]
+    # The vocabulary and the first part were whole.
+    assert not {"vocabulary.model", "train-00000.array_record"} & set(sent)
+    assert "train-00001.array_record" in sent and sent[-1] == "manifest.json"
+    assert manifest.splits["train"].num_examples == 5
+
+
+def test_a_failing_storage_is_not_taken_for_another_preparation(corpora, bucket, emulator, quick_retries):
+    place = f"{bucket}/set"
+    with (
+        emulator.faults.happen(lambda request: 403 if "train-00001" in request.query.get("name", "") else None),
+        pytest.raises(PadirError),
+    ):
+        prepare_lib.prepare(task(corpora[0]), place, SETTINGS)
+    before = files_below(as_path(place))
+    with (
+        emulator.faults.happen(lambda request: 503 if request.path.endswith("unfinished.json") else None),
+        pytest.raises(StorageError),
+    ):
+        prepare_lib.prepare(task(corpora[0]), place, SETTINGS)
+    assert files_below(as_path(place)) == before
+
+
+@pytest.fixture
+def prepared(tiny, bucket):
+    """The tiny set, copied to a bucket."""
+    for name in files_below(tiny.data):
+        copy_file(tiny.data / name, f"{bucket}/{name}")
+    return as_path(bucket)
+
+
+def test_a_cache_is_filled_whole_once_and_anew_for_another_set(prepared, tiny, tmp_path, emulator, capsys):
+    expected = PreparedSet.open(tiny.data).split("test")
+
+    def opened():
+        with emulator.faults.happen(lambda request: None) as requests:
+            split = PreparedSet.open(prepared, tmp_path / "cache").split("test")
+            assert split.read_records(range(40)) == expected.read_records(range(40))
+        return sum(request.path.startswith("/download") for request in requests)
+
+    first = opened()
+    (folder,) = (tmp_path / "cache").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["test-00000.array_record", "test.lengths.npy"]
+    assert "copying 2 files of 0.0 MB to" in capsys.readouterr().err
+    # Only the manifest is read again.
+    assert first == 3 and opened() == 1
+    # A copy that was cut is copied again; a set that was replaced is another one.
+    (folder / "test.lengths.npy").write_bytes(b"cut")
+    assert opened() == 2
+    copy_file(tiny.data / "test.lengths.npy", prepared / "test.lengths.npy")
+    assert opened() == 3 and len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_a_copy_that_does_not_arrive_whole_is_not_used(prepared, tmp_path, monkeypatch):
+    from padir.files import cache
+
+    def cut(source, target):
+        target.write_bytes(source.read_bytes()[:-1] + b"?")
+
+    monkeypatch.setattr(cache, "copy_file", cut)
+    with pytest.raises(StorageError, match="did not arrive whole"):
+        PreparedSet.open(prepared, tmp_path).split("test")
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.iterdir()) == []
+    with pytest.raises(PadirError, match="a data cache must be a local folder"):
+        PreparedSet.open(prepared, "gs://somewhere/else").split("test")
+
+
+def test_what_is_missing_or_damaged_is_named(prepared):
+    (prepared / "test.lengths.npy").write_bytes(b"cut")
+    with pytest.raises(PadirError, match=r"test\.lengths\.npy: damaged"):
+        PreparedSet.open(prepared).split("test")
+    (prepared / "validation-00000.array_record").unlink()
+    with pytest.raises(PadirError, match=r"validation-00000\.array_record: damaged"):
+        PreparedSet.open(prepared).split("validation")
+    content = (prepared / "train-00000.array_record").read_bytes()
+    (prepared / "train-00000.array_record").write_bytes(content[: len(content) // 2])
+    with pytest.raises(PadirError, match=r"train-00000\.array_record: damaged"):
+        PreparedSet.open(prepared).split("train")
+    (prepared / "manifest.json").write_text("{")
+    with pytest.raises(PadirError, match=r"manifest\.json: damaged"):
+        PreparedSet.open(prepared)
