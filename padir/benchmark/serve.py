@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from padir.benchmark.http_client import HttpClient
 from padir.errors import PadirError
 from padir.files.atomic import write_text
 from padir.files.lines import check_inputs, lines_of_all
+from padir.files.paths import local_path
 
 
 @dataclass
@@ -108,8 +108,9 @@ def serve_load(
         "texts": len(texts),
         "loads": [load.to_dict() for load in loads],
     }
+    output = local_path(output)
     write_text(output, json.dumps(result, indent=2) + "\n")
-    pictures.load(Path(f"{Path(output).with_suffix('')}_load.png"), result["loads"])
+    pictures.load(output.with_name(f"{output.stem}_load.png"), result["loads"])
     print(load_table(result["loads"]))
     return result
 

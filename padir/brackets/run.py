@@ -12,6 +12,7 @@ from padir.brackets import approximation, exact, exact_claims, pictures, trained
 from padir.brackets.settings import EXACT, BracketsConfig
 from padir.errors import PadirError
 from padir.files.atomic import make_folder
+from padir.files.paths import local_path
 from padir.theory.experiment import Part, Result, run
 
 
@@ -49,7 +50,7 @@ def learn_dyck(
     config = config.quick() if quick else config
     given = {name: value for name, value in (("seed", seed), ("seeds", seeds)) if value is not None}
     config = dataclasses.replace(config, **given)
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     make_folder(folder)
     settings = dataclasses.asdict(config)
     parts = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError, kind_of
 from padir.files.atomic import write_text
+from padir.files.paths import as_path
 from padir.inference import page
 from padir.inference.document import Document
 from padir.inference.trace import watch
@@ -64,12 +64,12 @@ def _watched(translator: Translator, text: str, run_dir: str, decode: DecodeConf
     chosen = translator.checked(decode, has_lengths=False)
     if decode is None and isinstance(chosen, Refinement):
         chosen = dataclasses.replace(chosen, num_hypotheses=min(_LENGTHS, translator.model.max_target_length))
-    return watch(translator, translator.tokenize(text), chosen, name=Path(run_dir).resolve().name)[1]
+    return watch(translator, translator.tokenize(text), chosen, name=as_path(run_dir).resolve().name)[1]
 
 
 def _write(path: str, content: str) -> None:
     try:
-        write_text(Path(path), content)
+        write_text(as_path(path), content)
     except OSError as error:
         kind = kind_of(error) or PadirError
         raise kind(f"{path}: cannot be written ({error.strerror}); choose a file that you can write to") from error

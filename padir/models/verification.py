@@ -14,14 +14,16 @@ from padir.decoding.automaton import Automaton
 from padir.decoding.constrained import Track
 from padir.decoding.sampling import forbid_reserved, log_probabilities
 from padir.decoding.state import Hypotheses
-from padir.decoding.verified import Verified, VerifiedState
+from padir.decoding.verified import Verified, VerifiedState, VerifyFn
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
 from padir.nn import cache as kv_cache
 from padir.nn.cache import DecoderCache
+from padir.nn.decode_plan import DecodePlan
 from padir.nn.length import top_lengths
-from padir.types import PAD_ID, Array, PyTree
+from padir.nn.network import EncoderDecoder
+from padir.types import PAD_ID, Array, PyTree, TokenIds
 
 
 @struct.dataclass
@@ -115,15 +117,10 @@ def decode(
         tokens = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :room]
         return jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1])))
 
-    def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
-        output = reading.decode(inputs, plan, cache)
-        return log_probabilities(reading.logits(output.hidden), verifier.model.ids), output.cache
-
-    cache = reading.empty_cache(len(source), room)
+    verify, cache = _windows(reading, plan, verifier.model.ids), reading.empty_cache(len(source), room)
     if constraint is not None:
-        verify = constrained.constrained_windows(
-            verify, constraint, ends_early=config.accept.sampling.temperature == 0.0
-        )
+        is_greedy = config.accept.sampling.temperature == 0.0
+        verify = constrained.constrained_windows(verify, constraint, ends_early=is_greedy)
         cache = cache.replace(progress=Track.empty(constraint, limits, room))
 
     def job(width: int) -> verified.Job:
@@ -148,6 +145,16 @@ def decode(
     state = verified.finish(dataclasses.replace(job(widest), key=of_rest), state)
     found = _hypotheses(state, longest, config)
     return found if constraint is None else constrained.with_failed(found, given, possible)
+
+
+def _windows(reading: EncoderDecoder, plan: DecodePlan, ids: TokenIds) -> VerifyFn:
+    """The pass of a verifier over several positions: inputs [N, q] → log-probabilities [N, q, V]."""
+
+    def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
+        output = reading.decode(inputs, plan, cache)
+        return log_probabilities(reading.logits(output.hidden), ids), output.cache
+
+    return verify
 
 
 def _hypotheses(state: VerifiedState, longest: int, config: Verified) -> Hypotheses:

@@ -6,10 +6,10 @@ import contextlib
 import dataclasses
 import importlib.util
 from collections.abc import Sequence
-from pathlib import Path
 
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.files.paths import as_path
 from padir.inference.translator import Translator, load
 from padir.models.kinds import DecodeConfig
 from padir.serving.limits import Limits
@@ -103,7 +103,7 @@ def _for_batches(translator: Translator) -> DecodeConfig:
 
 def _named(run_dir: str, name: str | None, others: Sequence[str]) -> dict[str, str]:
     """The models' paths by name, the main one first."""
-    paths = {name or Path(run_dir).resolve().name: run_dir}
+    paths = {name or as_path(run_dir).resolve().name: run_dir}
     for other in others:
         called, equals, path = other.partition("=")
         if not (called and equals and path):

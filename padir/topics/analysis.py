@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.files.paths import local_path
 from padir.theory.experiment import plain
 from padir.topics import thesis
 from padir.topics.block_statistics import (
@@ -75,7 +75,7 @@ def analyze_topics(
         if vectors is not None:
             result["top pairs"]["cosine"] = cosine_of_pairs(vectors, pairs)
     result = plain(result | {"one_topic": one_topic, "facts": run_facts()})
-    write_text(Path(output), json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_text(local_path(output), json.dumps(result, indent=1, allow_nan=False) + "\n")
     print(report(result))
     return result
 
@@ -127,7 +127,7 @@ def _summary(means: Means) -> dict[str, Any]:
 def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
     """Topics of words [V, topics], and how many pairs of words a topic has on average (Table 2.5)."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(local_path(path).read_text(encoding="utf-8"))
         vocabulary, topics = (
             int(found["vocabulary"]),
             [[int(word) for word in words] for words in found["topics"].values()],
@@ -146,7 +146,7 @@ def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
 def _embedding(path: str, vocabulary: int) -> np.ndarray:
     """The array of an .npy file."""
     try:
-        found = np.load(path, allow_pickle=False)
+        found = np.load(local_path(path), allow_pickle=False)
     except (OSError, ValueError) as error:
         raise PadirError(f"{path}: cannot be read as an array of NumPy ({error})") from error
     if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != vocabulary:
@@ -160,7 +160,7 @@ def _embedding(path: str, vocabulary: int) -> np.ndarray:
 def _sentences(path: str, vocabulary: int) -> Iterator[Sentence]:
     """The sentences of an .npz file, in the order of their numbers."""
     try:
-        arrays = np.load(path, allow_pickle=False)
+        arrays = np.load(local_path(path), allow_pickle=False)
         names = set(arrays.files)
     except (OSError, ValueError, AttributeError) as error:
         raise PadirError(f"{path}: cannot be read as an .npz file of NumPy ({error})") from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from padir.errors import PadirError
 from padir.files.atomic import make_folder
+from padir.files.paths import local_path
 from padir.theory.claims import Claim
 from padir.theory.experiment import Part, Result, run
 from padir.topics import claims, exact, learned, pictures
@@ -109,7 +110,7 @@ def learn_topics(
     config = config if seed is None else dataclasses.replace(config, seed=seed)
     config = config.quick() if quick else config
     names = list(dict.fromkeys(parts)) or (list(QUICK) if quick else list(PARTS))
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     make_folder(folder)
     about = {"quick": quick, "settings": dataclasses.asdict(config)}
     made = [
