@@ -103,7 +103,8 @@ def test_only_child_processes_and_tasks_import_tensorflow():
         assert {name for name, found in GRAPH.items() if child in found} == {f"{child}_process"}
 
 
-# Local files by nature: of the installation, of the operating system, or temporary ones of this process.
+# Local files by nature: of the installation, of the operating system, or temporary ones of this process; and the loader
+# that goes with exported programs, which imports nothing of padir.
 OWN_PATHS = {
     "padir.benchmark.facts",
     "padir.benchmark.latency",
@@ -111,6 +112,7 @@ OWN_PATHS = {
     "padir.cli.config",
     "padir.compilation.deviceless",
     "padir.demo.run",
+    "padir.inference.load_program",
     "padir.metrics.comet_process",
     "padir.runs.checkpoint_files",
     "padir.runs.pretrained",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,8 @@ from padir import __version__
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files import checksums
+from padir.files.atomic import copy_file
+from padir.files.paths import local_path
 from padir.inference import load_program
 from padir.inference.decoder import SOURCE_BUCKETS
 from padir.inference.program import decode_program
@@ -122,7 +123,7 @@ def export_programs(
       PadirError: the folder exists, a number or platform is wrong, the translator has a constraint, whose automata are
         made on the host, or the decode calls back to the host or returns a trace.
     """
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     _check(translator, folder, decode, platforms, batch_sizes, source_buckets)
     stored = _stored(translator)
     names = [f"{index:04d}" for index in range(len(stored[0]))]
@@ -155,15 +156,15 @@ def export_programs(
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made_in:
-        inside = Path(made_in) / "export"
+        inside = local_path(made_in) / "export"
         for platform in platforms:
             (inside / "programs" / platform).mkdir(parents=True)
             for name, program in _programs(translator, decode, stored, platform, manifest):
                 (inside / "programs" / platform / f"{name}.bin").write_bytes(program.serialize())
         arrays = {name: np.asarray(leaf) for name, leaf in zip(names, stored[0], strict=True)}
         (inside / "weights.safetensors").write_bytes(save(arrays))
-        shutil.copyfile(translator.vocabulary.path, inside / "spiece.model")
-        shutil.copyfile(load_program.__file__, inside / "load_program.py")
+        copy_file(translator.vocabulary.path, inside / "spiece.model")
+        copy_file(load_program.__file__, inside / "load_program.py")
         (inside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         checksums.write_checksums(inside, ["."])
         inside.rename(folder)
