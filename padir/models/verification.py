@@ -14,7 +14,7 @@ from padir.decoding.automaton import Automaton
 from padir.decoding.constrained import Track
 from padir.decoding.sampling import forbid_reserved, log_probabilities
 from padir.decoding.state import Hypotheses
-from padir.decoding.verified import Verified, VerifiedState
+from padir.decoding.verified import Verified, VerifiedState, VerifyFn
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
@@ -105,26 +105,13 @@ def decode(
     lengths = _lengths(model, config, length_logits, lengths, jnp.where(live, limits, 1))
     of_start, of_rounds, of_rest = jax.random.split(key, 3)
 
-    reading = verifier.model.module(verifier.params).network
-    of_verifier = encoded if verifier.is_own else verifier.model.encode(reading, source)
-    plan = reading.plan(of_verifier, source, room)
+    verify, cache = _reading(verifier, source, encoded if verifier.is_own else None, config, limits, room, constraint)
     drafting = model.module(params).network
     sources = drafting.plan_of_sources(encoded, source)
 
     def start(lengths: Array) -> Array:
         tokens = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :room]
         return jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1])))
-
-    def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
-        output = reading.decode(inputs, plan, cache)
-        return log_probabilities(reading.logits(output.hidden), verifier.model.ids), output.cache
-
-    cache = reading.empty_cache(len(source), room)
-    if constraint is not None:
-        verify = constrained.constrained_windows(
-            verify, constraint, ends_early=config.accept.sampling.temperature == 0.0
-        )
-        cache = cache.replace(progress=Track.empty(constraint, limits, room))
 
     def job(width: int) -> verified.Job:
         of_length = drafting.of_length(width)
@@ -148,6 +135,36 @@ def decode(
     state = verified.finish(dataclasses.replace(job(widest), key=of_rest), state)
     found = _hypotheses(state, longest, config)
     return found if constraint is None else constrained.with_failed(found, given, possible)
+
+
+def _reading(
+    verifier: Verifier,
+    source: Array,
+    encoded: Array | None,
+    config: Verified,
+    limits: Array,
+    room: int,
+    constraint: Automaton | None,
+) -> tuple[VerifyFn, DecoderCache]:
+    """How the verifier reads drafts of up to `room` tokens, and its empty cache.
+
+    `encoded` [B, Ls, E] is its encoder's output, if another model has computed it. Rows obey the constraint within
+    their `limits` [B].
+    """
+    network = verifier.model.module(verifier.params).network
+    encoded = verifier.model.encode(network, source) if encoded is None else encoded
+    plan = network.plan(encoded, source, room)
+
+    def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
+        output = network.decode(inputs, plan, cache)
+        return log_probabilities(network.logits(output.hidden), verifier.model.ids), output.cache
+
+    cache = network.empty_cache(len(source), room)
+    if constraint is None:
+        return verify, cache
+    is_greedy = config.accept.sampling.temperature == 0.0
+    track = Track.empty(constraint, limits, room)
+    return constrained.constrained_windows(verify, constraint, ends_early=is_greedy), cache.replace(progress=track)
 
 
 def _hypotheses(state: VerifiedState, longest: int, config: Verified) -> Hypotheses:
