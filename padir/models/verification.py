@@ -20,10 +20,8 @@ from padir.models.base import BaseModel
 from padir.models.helper import Helper
 from padir.nn import cache as kv_cache
 from padir.nn.cache import DecoderCache
-from padir.nn.decode_plan import DecodePlan
 from padir.nn.length import top_lengths
-from padir.nn.network import EncoderDecoder
-from padir.types import PAD_ID, Array, PyTree, TokenIds
+from padir.types import PAD_ID, Array, PyTree
 
 
 @struct.dataclass
@@ -107,21 +105,13 @@ def decode(
     lengths = _lengths(model, config, length_logits, lengths, jnp.where(live, limits, 1))
     of_start, of_rounds, of_rest = jax.random.split(key, 3)
 
-    reading = verifier.model.module(verifier.params).network
-    of_verifier = encoded if verifier.is_own else verifier.model.encode(reading, source)
-    plan = reading.plan(of_verifier, source, room)
+    verify, cache = _reading(verifier, source, encoded if verifier.is_own else None, config, limits, room, constraint)
     drafting = model.module(params).network
     sources = drafting.plan_of_sources(encoded, source)
 
     def start(lengths: Array) -> Array:
         tokens = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :room]
         return jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1])))
-
-    verify, cache = _windows(reading, plan, verifier.model.ids), reading.empty_cache(len(source), room)
-    if constraint is not None:
-        is_greedy = config.accept.sampling.temperature == 0.0
-        verify = constrained.constrained_windows(verify, constraint, ends_early=is_greedy)
-        cache = cache.replace(progress=Track.empty(constraint, limits, room))
 
     def job(width: int) -> verified.Job:
         of_length = drafting.of_length(width)
@@ -147,14 +137,34 @@ def decode(
     return found if constraint is None else constrained.with_failed(found, given, possible)
 
 
-def _windows(reading: EncoderDecoder, plan: DecodePlan, ids: TokenIds) -> VerifyFn:
-    """The pass of a verifier over several positions: inputs [N, q] → log-probabilities [N, q, V]."""
+def _reading(
+    verifier: Verifier,
+    source: Array,
+    encoded: Array | None,
+    config: Verified,
+    limits: Array,
+    room: int,
+    constraint: Automaton | None,
+) -> tuple[VerifyFn, DecoderCache]:
+    """How the verifier reads drafts of up to `room` tokens, and its empty cache.
+
+    `encoded` [B, Ls, E] is its encoder's output, if another model has computed it. Rows obey the constraint within
+    their `limits` [B].
+    """
+    network = verifier.model.module(verifier.params).network
+    encoded = verifier.model.encode(network, source) if encoded is None else encoded
+    plan = network.plan(encoded, source, room)
 
     def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
-        output = reading.decode(inputs, plan, cache)
-        return log_probabilities(reading.logits(output.hidden), ids), output.cache
+        output = network.decode(inputs, plan, cache)
+        return log_probabilities(network.logits(output.hidden), verifier.model.ids), output.cache
 
-    return verify
+    cache = network.empty_cache(len(source), room)
+    if constraint is None:
+        return verify, cache
+    is_greedy = config.accept.sampling.temperature == 0.0
+    track = Track.empty(constraint, limits, room)
+    return constrained.constrained_windows(verify, constraint, ends_early=is_greedy), cache.replace(progress=track)
 
 
 def _hypotheses(state: VerifiedState, longest: int, config: Verified) -> Hypotheses:
