@@ -20,10 +20,7 @@ from padir.serving.limits import Refused
 from padir.serving.queries import Edit, Query
 from padir.types import EOS_ID
 
-# Lengths that the page compares.
-_PAGE_LENGTHS = 4
-
-# Lengths that the page asks for unless the user changes it.
+# Lengths that the page compares unless the user changes it.
 _PAGE_LENGTHS = 4
 
 
@@ -49,11 +46,14 @@ class ServedModel:
         return self.translator.longest_source
 
     def described(self) -> dict[str, Any]:
-        """Returns the name of the model, its kind, and whether it refines, for the page and for clients."""
+        """Returns the model's name and kind for the page and for clients.
+
+        Of a refinement also its steps, and how many lengths the page compares.
+        """
         refines = isinstance(self.decode, Refinement)
         kind = "padir" if isinstance(self.translator.model, PadirModel) else "autoregressive"
         told = {"name": self.name, "kind": kind, "refines": refines, "longestSource": self.longest_source}
-        return told | ({"steps": self.decode.num_steps} if refines else {})
+        return told | ({"steps": self.decode.num_steps, "lengths": _PAGE_LENGTHS} if refines else {})
 
     def decode_for(self, query: Query) -> DecodeConfig:
         """Returns how a query is decoded.
