@@ -20,7 +20,7 @@ from padir.serving.limits import Refused
 from padir.serving.queries import Edit, Query
 from padir.types import EOS_ID
 
-# Lengths that the page compares unless the user changes it.
+# Lengths that the page compares.
 _PAGE_LENGTHS = 4
 
 
@@ -46,14 +46,22 @@ class ServedModel:
         return self.translator.longest_source
 
     def described(self) -> dict[str, Any]:
-        """Returns the model's name and kind for the page and for clients.
-
-        Of a refinement also its steps, and how many lengths the page compares.
-        """
-        refines = isinstance(self.decode, Refinement)
-        kind = "padir" if isinstance(self.translator.model, PadirModel) else "autoregressive"
+        """Returns the name of the model, its kind, and whether it refines, for the page and for clients."""
+        model, refines = self.translator.model, isinstance(self.decode, Refinement)
+        kind = "padir" if isinstance(model, PadirModel) else "autoregressive"
         told = {"name": self.name, "kind": kind, "refines": refines, "longestSource": self.longest_source}
-        return told | ({"steps": self.decode.num_steps, "lengths": _PAGE_LENGTHS} if refines else {})
+        if refines:
+            told |= {"steps": self.page_decode.num_steps, "lengths": self.page_decode.num_hypotheses}
+        return told
+
+    @property
+    def page_decode(self) -> DecodeConfig:
+        """How the page decodes unless its user says otherwise: with several lengths, to compare them."""
+        decode = self.decode
+        if not isinstance(decode, Refinement) or decode.num_hypotheses > 1:
+            return decode
+        most = self.translator.model.max_target_length // decode.length_beam
+        return dataclasses.replace(decode, num_hypotheses=min(_PAGE_LENGTHS, most))
 
     def decode_for(self, query: Query) -> DecodeConfig:
         """Returns how a query is decoded.
