@@ -141,6 +141,9 @@ def test_attention_on_hover_and_keys(page):
     assert runners.nth(1).get_attribute("aria-pressed") == "true"
     page.locator("body").press("t")
     assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+    # It is remembered, so that later pages would be dark.
+    page.locator("body").press("t")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
     page.locator("body").press("?")
     assert page.locator("#keys").is_visible()
 
