@@ -23,9 +23,6 @@ from padir.types import EOS_ID
 # Lengths that the page compares.
 _PAGE_LENGTHS = 4
 
-# Lengths that the page asks for unless the user changes it.
-_PAGE_LENGTHS = 4
-
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
@@ -50,10 +47,21 @@ class ServedModel:
 
     def described(self) -> dict[str, Any]:
         """Returns the name of the model, its kind, and whether it refines, for the page and for clients."""
-        refines = isinstance(self.decode, Refinement)
-        kind = "padir" if isinstance(self.translator.model, PadirModel) else "autoregressive"
+        model, refines = self.translator.model, isinstance(self.decode, Refinement)
+        kind = "padir" if isinstance(model, PadirModel) else "autoregressive"
         told = {"name": self.name, "kind": kind, "refines": refines, "longestSource": self.longest_source}
-        return told | ({"steps": self.decode.num_steps} if refines else {})
+        if refines:
+            told |= {"steps": self.page_decode.num_steps, "lengths": self.page_decode.num_hypotheses}
+        return told
+
+    @property
+    def page_decode(self) -> DecodeConfig:
+        """How the page decodes unless its user says otherwise: with several lengths, to compare them."""
+        decode = self.decode
+        if not isinstance(decode, Refinement) or decode.num_hypotheses > 1:
+            return decode
+        most = self.translator.model.max_target_length // decode.length_beam
+        return dataclasses.replace(decode, num_hypotheses=min(_PAGE_LENGTHS, most))
 
     def decode_for(self, query: Query) -> DecodeConfig:
         """Returns how a query is decoded.

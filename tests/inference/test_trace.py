@@ -5,6 +5,7 @@ import html
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -75,7 +76,11 @@ def test_a_document_tells_what_the_trace_holds(translator, watched):
 def test_lengths_are_those_of_the_predictor(translator, watched):
     _, told = watched
     lengths = told["lengths"]
-    assert len(lengths) == 16 and 0.9 < sum(each["probability"] for each in lengths) <= 1.001
+    ids = np.array([translator.tokenize(TEXT)], np.int32)
+    expected = np.asarray(jax.nn.softmax(translator.model.encode(translator.decoding_params, ids)[1]))[0]
+    assert len(lengths) == 16
+    assert np.allclose([each["probability"] for each in lengths], sorted(expected)[:-17:-1], atol=6e-4)
+    assert all(np.isclose(expected[each["length"] - 1], each["probability"], atol=6e-4) for each in lengths)
     assert [each["probability"] for each in lengths] == sorted((e["probability"] for e in lengths), reverse=True)
     # The hypotheses have the two likeliest.
     assert {each["length"] for each in lengths[:2]} == {each["length"] for each in told["hypotheses"]}

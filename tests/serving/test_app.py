@@ -256,6 +256,14 @@ def test_what_is_warmed_up_is_every_width_and_number_of_rows(make):
     assert model.translator.batches == [[width] * rows for rows in (1, 4, 16) for width in widths]
 
 
+def test_the_page_is_warmed_up_for_what_it_asks(make, monkeypatch):
+    model, asked = make().models["one"], []
+    monkeypatch.setattr(ServedModel, "watch", lambda self, source, decode: asked.append((len(source), decode)))
+    for program in model.warm_up_page():
+        program()
+    assert asked == [(width, Refinement(num_hypotheses=4)) for width in (7, 15, 23, 31)]
+
+
 def test_the_page_and_no_other_file(make):
     async def test(ask):
         paths = ("/", "/static/viewer.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/etc/passwd")

@@ -141,6 +141,9 @@ def test_attention_on_hover_and_keys(page):
     assert runners.nth(1).get_attribute("aria-pressed") == "true"
     page.locator("body").press("t")
     assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+    # It is remembered, so that later pages would be dark.
+    page.locator("body").press("t")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
     page.locator("body").press("?")
     assert page.locator("#keys").is_visible()
 
@@ -265,7 +268,7 @@ def test_a_page_of_its_own_works_from_a_disk(browser, tmp_path):
 
 
 def test_the_picture_of_the_documentation(page, server, tmp_path):
-    """Of a real translation; PADIR_PICTURES=docs/howto renews it."""
+    """Of a real translation, without clocks: the machine was busy. PADIR_PICTURES=docs/howto renews it."""
     server.canned = json.loads((HERE / "watched.json").read_text(encoding="utf-8"))
     student, teacher = server.canned
     page.set_viewport_size({"width": 1120, "height": 860})
