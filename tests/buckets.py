@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import threading
@@ -25,6 +26,8 @@ from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
 BUCKET = "test-bucket"
+# It calls every object that is asked for and not there an error.
+logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
 _OBJECT = re.compile(r"(?:/download)?(?:/storage/v1)?/b/([^/]+)/o/([^/]+)$")
 _UPLOAD = re.compile(r"/upload/storage/v1/b/([^/]+)/o$")
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,8 @@ from padir.files.reading import open_for_reading
 HISTOGRAM_WIDTH = 8
 # Records read at once from a bucket.
 _REQUESTS = 32
+# How ArrayRecord says that a bucket does not answer or refuses.
+_NO_ANSWER = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|INTERNAL|PERMISSION_DENIED|UNAUTHENTICATED")
 
 # group_size:1 compresses every record separately, so that random access decompresses nothing else.
 WRITER_OPTIONS = "group_size:1,snappy"
@@ -257,7 +260,10 @@ class PreparedSplit:
                 reader = array_record_module.ArrayRecordReader(str(path), READER_OPTIONS)
                 found = reader.num_records()
             except RuntimeError as error:
-                raise _damaged(path, " ".join(str(error).split())) from error
+                reason = " ".join(str(error).split())
+                if is_bucket(path) and _NO_ANSWER.search(reason):
+                    raise StorageError(f"{path}: cannot be read ({reason[:300]})") from error
+                raise _damaged(path, reason) from error
             if found != count:
                 raise _damaged(path, f"{found} records, not {count}")
             readers.append(reader)

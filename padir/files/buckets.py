@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import io
 import os
+import stat
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -16,6 +17,14 @@ from etils.epath.gpath import PosixGPath
 
 from padir.files import objects
 from padir.files.streams import ObjectStream
+
+
+class Status(epath.stat_utils.StatResult):
+    """What is known of an object, under the names of `etils` and those of `os.stat`."""
+
+    st_size = property(lambda self: self.length)
+    st_mtime = property(lambda self: self.mtime)
+    st_mode = property(lambda self: self.mode)
 
 
 # Registered, so that Orbax reads and writes its own small files through it too.
@@ -49,16 +58,15 @@ class BucketPath(PosixGPath):
         """Describes the object; raises FileNotFoundError if there is none."""
         return objects.describe(str(self))
 
-    def stat(self) -> os.stat_result:
-        """Size and time of the object as `os.stat` gives them; other fields are 0. A folder has size 0."""
+    def stat(self) -> Status:
+        """Returns the size and the time of the object. A folder has size 0."""
         try:
             found = self.described()
         except FileNotFoundError:
             if not self.is_dir():
                 raise
-            return os.stat_result((0o040000, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-        time = int(found.modified)
-        return os.stat_result((0o100000, 0, 0, 1, 0, 0, found.size, time, time, time))
+            return Status(is_directory=True, length=0, mtime=0, mode=stat.S_IFDIR)
+        return Status(is_directory=False, length=found.size, mtime=int(found.modified), mode=stat.S_IFREG)
 
     def iterdir(self) -> Iterator[BucketPath]:
         """Yields what is in this folder; raises FileNotFoundError if there is nothing."""

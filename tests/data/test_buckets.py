@@ -113,7 +113,7 @@ def test_a_cache_is_filled_whole_once_and_anew_for_another_set(prepared, tiny, t
     first = opened()
     (folder,) = (tmp_path / "cache").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["test-00000.array_record", "test.lengths.npy"]
-    assert "copying 2 files of 0.0 MB to" in capsys.readouterr().err
+    assert "copying 2 files of 0.1 MB to" in capsys.readouterr().err
     # Only the manifest is read again.
     assert first == 3 and opened() == 1
     # A copy that was cut is copied again; a set that was replaced is another one.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from padir.errors import PadirError, StorageError
+from padir.files.atomic import copy_file
 from padir.files.paths import as_path, files_below
 from padir.runs.checkpoints import Checkpointer
 from padir.runs.train_state import TrainState
@@ -28,6 +29,22 @@ def save(run_dir, mesh, *steps, keep=3, **options):
     with Checkpointer(run_dir, keep=keep, **options) as checkpointer:
         for step in steps:
             checkpointer.save(state_of(step, mesh), loss=1.0 / step if options else None)
+
+
+@pytest.fixture(scope="module")
+def saved(emulator):
+    """Where a run has the checkpoints 1 and 2."""
+    place = f"{emulator.root}/saved_once"
+    save(place, make_mesh(), 1, 2)
+    return as_path(place)
+
+
+@pytest.fixture
+def run(saved, bucket):
+    """A copy of that run."""
+    for name in files_below(saved):
+        copy_file(saved / name, f"{bucket}/{name}")
+    return bucket
 
 
 def newest(run_dir, mesh):
@@ -72,22 +89,18 @@ def test_losses_choose_the_best(bucket, mesh):
         assert checkpointer.best_step() == 4
 
 
-def test_what_a_kill_left_half_written_is_named_and_removed(bucket, mesh, capsys):
-    save(bucket, mesh, 1, 2)
-    folder = as_path(bucket) / "checkpoints"
+def test_what_a_kill_left_half_written_is_named_and_removed(run, mesh, capsys):
+    folder = as_path(run) / "checkpoints"
     # As after a kill before Orbax's last file.
     (folder / "2" / "commit_success.txt").unlink()
-    assert newest(bucket, mesh) == 1
+    assert newest(run, mesh) == 1
     assert f"{folder}/2: incomplete, because its save was killed; removed" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == ["1"]
-    save(bucket, mesh, 2)
-    assert newest(bucket, mesh) == 2
 
 
 @pytest.mark.parametrize("damage", ["changed", "truncated", "missing", "extra", "sums"])
-def test_damaged_checkpoints_are_named_and_set_aside(bucket, mesh, capsys, damage):
-    save(bucket, mesh, 1, 2)
-    folder = as_path(bucket) / "checkpoints"
+def test_damaged_checkpoints_are_named_and_set_aside(run, mesh, capsys, damage):
+    folder = as_path(run) / "checkpoints"
     (name,) = [name for name in files_below(folder / "2") if name.startswith("params/d/")]
     file = folder / "2" / name
     content = file.read_bytes()
@@ -101,29 +114,29 @@ def test_damaged_checkpoints_are_named_and_set_aside(bucket, mesh, capsys, damag
         (folder / "2" / "params" / "more").write_bytes(b"")
     else:
         (folder / "2" / "SHA256SUMS").write_text("damaged\n")
-    assert newest(bucket, mesh) == 1
+    assert newest(run, mesh) == 1
     said = capsys.readouterr().err
     assert f"{folder}/2: cannot be restored; it is damaged (" in said and "set aside as damaged_2" in said
     aside = files_below(folder / "damaged_2")
     # All is kept but the file by which it would count.
     assert "SHA256SUMS" in aside and "commit_success.txt" not in aside
     assert [path.name for path in folder.iterdir()] == ["1", "damaged_2"]
-    # The step can be saved again.
-    save(bucket, mesh, 2)
-    assert newest(bucket, mesh) == 2
+    if damage == "changed":
+        # The step can be saved again.
+        save(run, mesh, 2)
+        assert newest(run, mesh) == 2
 
 
-def test_a_storage_that_fails_damages_nothing(bucket, mesh, emulator, quick_retries):
-    save(bucket, mesh, 1, 2)
-    folder = as_path(bucket) / "checkpoints"
+def test_a_storage_that_fails_damages_nothing(run, mesh, emulator, quick_retries):
+    folder = as_path(run) / "checkpoints"
     before = files_below(folder)
     with (
         emulator.faults.happen(lambda request: 503 if request.path.startswith("/download") else None),
         pytest.raises(StorageError, match="the storage did not answer") as caught,
     ):
-        newest(bucket, mesh)
+        newest(run, mesh)
     assert caught.value.status == 74
-    assert files_below(folder) == before and newest(bucket, mesh) == 2
+    assert files_below(folder) == before and newest(run, mesh) == 2
 
 
 def test_a_save_survives_requests_that_fail(bucket, mesh, emulator):

@@ -1,0 +1,47 @@
+"""Training in a bucket without a cache, resumed; what is killed is in test_train_killed.py."""
+
+import jax
+import numpy as np
+import pytest
+from tiny_runs import Tiny
+
+from padir.errors import PadirError
+from padir.files.atomic import copy_file
+from padir.files.paths import as_path, files_below
+from padir.metrics.writers import read_metrics
+from padir.training.train import Cadence
+
+
+@pytest.fixture
+def there(tiny, bucket):
+    """The tiny set in a bucket."""
+    for name in files_below(tiny.data):
+        copy_file(tiny.data / name, f"{bucket}/data/{name}")
+    return Tiny(f"{bucket}/data", None, None)
+
+
+def test_a_run_in_a_bucket_is_the_same_as_on_disk(tiny, there, bucket, tmp_path, capsys):
+    plan = {"kind": "ar", "cadence": Cadence(log=3, evaluate=6, checkpoint=3)}
+    straight = tiny.train(tmp_path / "run", num_steps=12, **plan)
+    there.train(f"{bucket}/run", num_steps=12, **plan)
+    # The last two checkpoints are lost, as after a kill: their steps are trained and recorded again.
+    for step in (9, 12):
+        as_path(f"{bucket}/run/checkpoints/{step}/commit_success.txt").unlink()
+    capsys.readouterr()
+    resumed = there.train(f"{bucket}/run", num_steps=12, **plan)
+    said = capsys.readouterr().err
+    assert f"{bucket}/run: resuming at step 6 of 12" in said
+    assert said.count("incomplete, because its save was killed; removed") == 2
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed), jax.device_get(straight))
+
+    def losses(run):
+        lines = read_metrics(f"{run}/metrics/metrics.jsonl")
+        return [(line["step"], line["train/loss"], line.get("validation/loss")) for line in lines]
+
+    assert losses(f"{bucket}/run") == losses(tmp_path / "run")
+    local, remote = (files_below(as_path(run)) for run in (tmp_path / "run", f"{bucket}/run"))
+    wanted = {name for name in local if "/" not in name}
+    assert wanted == {name for name in remote if "/" not in name} and "train.json" in wanted
+    assert sum("tfevents" in name for name in remote) == 2
+    with pytest.raises(PadirError, match="was trained to step 12 with other settings"):
+        there.train(f"{bucket}/run", num_steps=12, seed=1, **plan)
