@@ -108,7 +108,7 @@ def draw_pairs(path: Path, data: Data) -> None:
             axes.plot(*zip(*ends, strict=True), color="lightgrey", linewidth=1, zorder=0)
         for of, name, colour in (
             (standard, "standard", "tab:blue"),
-            (contrastive, f"contrastive, weight {data['contrastive']:g}", "tab:orange"),
+            (contrastive, f"contrastive, weight {data['weight']:g}", "tab:orange"),
         ):
             axes.plot(of["beta"], of[f"long_{which}"], "o", color=colour, label=name)
         if uniform := data.get("uniform"):

@@ -36,7 +36,7 @@ def pairs_of_runs(config: BracketsConfig, data: str) -> dict[str, Any]:
     language, seed = config.language, config.seed
     plain = dataclasses.replace(config.training, data=data, contrastive=0.0)
     keys = keys_of(seed, f"pairs/{data}", config.seeds)
-    found: dict[str, Any] = {"data": data, "contrastive": config.contrastive, "steps": plain.steps}
+    found: dict[str, Any] = {"data": data, "weight": config.contrastive, "steps": plain.steps}
     for name, weight in (("standard", 0.0), ("contrastive", config.contrastive)):
         training = dataclasses.replace(plain, contrastive=weight)
         params, losses = train(config.network, language, training, keys)
