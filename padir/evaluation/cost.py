@@ -40,8 +40,11 @@ def cost_under_constraint(translations: Sequence[Translation], decode: DecodeCon
     """
     if translations[0].constraint_met is None:
         return {}
+    met = 100.0 * statistics.fmean(translation.constraint_met for translation in translations)
+    if translations[0].queries is not None:
+        return {"constraint_met": met}  # `cost_under_verifier` has the rest.
     return {
-        "constraint_met": 100.0 * statistics.fmean(translation.constraint_met for translation in translations),
+        "constraint_met": met,
         "queries_per_token": queries_per_token(translations, decode),
         "failed": sum(translation.failed for translation in translations),
     }
