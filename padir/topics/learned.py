@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ from padir.topics.training import (
     rows_loss,
     train,
 )
+from padir.types import Array
 
 # Standard deviation of first matrices, where the thesis's outcome does not depend on it.
 _SCALE = 0.01
@@ -266,8 +268,12 @@ def all_trained(config: TopicsConfig) -> Data:
 def _held_out_losses(trained: Trained, rows: Rows, loss: str) -> list[float]:
     """The loss of each seed."""
     with jax.enable_x64(False):
-        found = jax.jit(jax.vmap(lambda parameters: rows_loss(parameters, rows, loss)))(trained.parameters)
-    return np.asarray(found, np.float64).tolist()
+        return np.asarray(_losses(trained.parameters, rows, loss), np.float64).tolist()
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _losses(parameters: Parameters, rows: Rows, loss: str) -> Array:
+    return jax.vmap(lambda each: rows_loss(each, rows, loss))(parameters)
 
 
 def _of_all(config: TopicsConfig, loss: str, optimizer: str, l2: float) -> TopicTraining:

@@ -82,7 +82,7 @@ def draw_landscapes(path: Path, data: Data) -> None:
     panels, ends = data["panels"], np.log10(np.asarray(data["axis"])[[0, -1]])
     figure = Figure(figsize=(13, 6.4), layout="constrained")
     rows = figure.subplots(2, len(panels), sharex=True, sharey=True)
-    for row, value, title in zip(rows, ("diagonal", "blocks"), ("W^V diagonal", "W^V of equal blocks"), strict=True):
+    for row, value, title in zip(rows, ("diagonal", "blocks"), ("diagonal", "equal blocks"), strict=True):
         for axes, panel in zip(row, panels, strict=True):
             losses = np.array(panel[value])
             above = losses - losses.min() + 1e-5
@@ -90,13 +90,13 @@ def draw_landscapes(path: Path, data: Data) -> None:
                 above.T, origin="lower", extent=(*ends, *ends), cmap="viridis", norm=LogNorm(1e-5, above.max()),
                 interpolation="nearest", aspect="auto",
             )  # fmt: skip
-            axes.set_title(f"{title}, τ = {panel['τ']}: least {losses.min():.4f}", fontsize=9)
+            axes.set_title(f"W^V {title}, τ = {panel['τ']}, min {losses.min():.4f}", fontsize=9)
             if value == "blocks":
                 _equal_gamma(axes, panel["gamma"], 300, ends)
             else:
                 axes.axhline(np.log10(panel["beta"]), color="red", linewidth=1)
                 axes.text(ends[0] + 0.2, np.log10(panel["beta"]) + 0.2, "β*", color="red", fontsize=9)
-        figure.colorbar(image, ax=list(row), label="loss above its least")
+        figure.colorbar(image, ax=list(row), label="loss above its minimum")
         row[0].set_ylabel("log₁₀ β")
     for axes in rows[-1]:
         axes.set_xlabel("log₁₀ α")
@@ -105,9 +105,11 @@ def draw_landscapes(path: Path, data: Data) -> None:
 
 def _equal_gamma(axes: Axes, gamma: float, v: int, ends: np.ndarray) -> None:
     """The line of all (α, β) whose γ is optimal."""
-    alpha = np.logspace(ends[0], np.log10(gamma * v / (v - 1)) - 1e-6, 400)
-    beta = v * gamma - (v - 1) * alpha
-    axes.plot(np.log10(alpha), np.log10(np.maximum(beta, 1e-9)), color="red", linewidth=1)
+    # β has a share of v γ, and α the rest; steps are even in the logarithms of both.
+    share = 1.0 / (1.0 + np.exp(np.linspace(-40.0, 40.0, 800)))
+    alpha, beta = (1.0 - share) * v * gamma / (v - 1), share * v * gamma
+    shown = (alpha >= 10.0 ** ends[0]) & (beta >= 10.0 ** ends[0])
+    axes.plot(np.log10(alpha[shown]), np.log10(beta[shown]), color="red", linewidth=1)
     axes.set_ylim(*ends)
     axes.text(ends[0] + 0.2, np.log10(gamma * v) + 0.2, "γ*", color="red", fontsize=9)
 
@@ -115,7 +117,7 @@ def _equal_gamma(axes: Axes, gamma: float, v: int, ends: np.ndarray) -> None:
 def draw_value(path: Path, data: Data) -> None:
     """Figures 2.2 and 2.5, beside the optima; the first topics."""
     v, runs = data["model"]["words_per_topic"], data["runs"]
-    figure = Figure(figsize=(12.5, 10.5), layout="constrained")
+    figure = Figure(figsize=(12.5, 9.0), layout="constrained")
     figure.suptitle(f"W^V under uniform attention; MASK and the first topics of {data['model']['topics']}", fontsize=10)
     axes = figure.subplots(3, 4).ravel()
     for panel, run in zip(axes, sorted(runs, key=lambda run: run["l2"]), strict=False):
@@ -137,12 +139,12 @@ def draw_stages(path: Path, data: Data) -> None:
     for axes, (name, title) in zip(
         figure.subplots(1, 2), (("sgd", "SGD: two stages"), ("adam", "Adam: none")), strict=True
     ):
-        for part, colour in zip(_LABELS, ("tab:blue", "tab:orange", "tab:green"), strict=True):
+        styles = (("key", "tab:blue", "-"), ("query", "tab:orange", "--"), ("value", "tab:green", "-"))
+        for part, colour, style in styles:
             for index, norms in enumerate(data[name]["norms"][part]):
-                axes.plot(
-                    data[name]["steps"], np.array(norms) / norms[-1], color=colour, linewidth=1,
-                    label=f"‖{_LABELS[part]}‖, ends at {norms[-1]:.3g}" if index == 0 else None,
-                )  # fmt: skip
+                label = f"‖{_LABELS[part]}‖, ends at {norms[-1]:.3g}" if index == 0 else None
+                share = np.array(norms) / norms[-1]
+                axes.plot(data[name]["steps"], share, style, color=colour, linewidth=1, label=label)
         axes.set_xlabel("step")
         axes.set_ylabel("share of the last norm")
         axes.set_title(title, fontsize=10)
@@ -198,7 +200,8 @@ def _bars(axes: Axes, ours: Mapping[str, Sequence[Data]], theirs: Mapping[str, A
     if logarithmic:
         axes.set_yscale("log")
     axes.set_ylabel("mean attention")
-    axes.legend(fontsize=7)
+    axes.margins(y=0.15)
+    axes.legend(fontsize=7, loc="upper center", ncols=3)
 
 
 def draw_all_trained(path: Path, data: Data) -> None:
@@ -242,7 +245,7 @@ def draw_lengths(path: Path, data: Data) -> None:
         axes.bar_label(bars, fmt="%.3f", fontsize=8)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(data)), list(data))
-    axes.set_ylim(0.8, 1.45)
+    axes.set_ylim(0.0, 1.6)
     axes.set_ylabel("attention, same topic / different topic")
     axes.set_title("an encoder with random weights knows no topics", fontsize=9)
     axes.legend(fontsize=8)

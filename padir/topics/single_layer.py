@@ -87,6 +87,7 @@ def gathered(parameters: Parameters, counts: Array, document: Array, query: Arra
     Returns:
       [R, V], rows that sum to 1.
     """
+    counts, document, query = jnp.asarray(counts), jnp.asarray(document), jnp.asarray(query)
     if not mask_visible:
         counts = counts.at[:, MASK].set(0.0)
     between = scores(parameters)

@@ -265,6 +265,8 @@ def test_each_commands_configuration_lies_beside_its_result():
         "import": "out/import.gin",
         "export": "out/export.gin",
         "analyze_attention": "out/attention.gin",
+        "analyze_topics": "file.gin",
+        "learn_topics": "out/topics.gin",
         "average": "out/average.gin",
     }
     assert COMMANDS["train"].configuration({"run_dir": "run", "describe": True}) is None

@@ -1,0 +1,89 @@
+import json
+
+import numpy as np
+import pytest
+
+from padir.errors import PadirError
+from padir.topics.analysis import analyze_topics
+from padir.topics.run import learn_topics
+from padir.topics.settings import TopicsConfig
+
+
+def test_exact_parts_end_to_end(tmp_path):
+    """What fails is what the thesis prints wrongly, and says why."""
+    results = learn_topics(
+        output_dir=str(tmp_path), config=TopicsConfig(), quick=True, parts=("attention", "landscapes"), processes=1
+    )
+    for name, result in results.items():
+        assert json.loads((tmp_path / f"topics_{name}.json").read_text()) == result
+        assert (tmp_path / f"topics_{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert all(claim["passed"] for claim in results["landscapes"]["claims"])
+    failed = [claim for claim in results["attention"]["claims"] if not claim["passed"]]
+    assert [claim["claim"].split(" as ")[0].split(" do ")[0] for claim in failed] == [
+        "T3, λ_1",
+        "before (2.27)",
+        "Assumption 2.1.2",
+        "queries MASK",
+    ]
+    assert all(claim["reason"] for claim in failed)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"parts": ("figure",)}, "learn_topics.parts: no figure; there are optima, attention"),
+        ({"parts": "optima"}, "learn_topics.parts: no optima"),
+        ({"processes": 0}, "learn_topics.processes: 0 must be at least 1"),
+    ],
+)
+def test_mistakes(given, message, tmp_path):
+    with pytest.raises(PadirError, match=message):
+        learn_topics(output_dir=str(tmp_path), config=TopicsConfig(), **given)
+
+
+def arrays(folder):
+    """Words 0, 1 and 2, 3; 4 has no topic."""
+    (folder / "t.json").write_text(json.dumps({"vocabulary": 5, "topics": {"a": [0, 1], "b": [2, 3]}}))
+    np.save(folder / "e.npy", np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [5.0, 5.0]]))
+    rows = np.array([[0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.1, 0.1, 0.8]])
+    np.savez(folder / "a.npz", tokens_0=np.array([0, 1, 2]), attention_0=rows[None, None])
+    names = {"topics": "t.json", "embedding": "e.npy", "attention": "a.npz", "output": "out.json"}
+    return {name: str(folder / file) for name, file in names.items()}
+
+
+def test_analyze_topics(tmp_path, capsys):
+    given = arrays(tmp_path)
+    result = analyze_topics(**given)
+    assert json.loads((tmp_path / "out.json").read_text()) == result
+    # Cosines: 1 and 1/√2 in topics; 0, 1/√2, 0, 1/√2 between them.
+    assert result["cosine"]["ratio"] == pytest.approx((1 + 0.5**0.5) / 0.5**0.5)
+    # (0.3 + 0.3) / 2 and (0.2 + 0.2 + 0.1 + 0.1) / 4.
+    assert result["attention"]["ratio"] == pytest.approx(2.0)
+    assert result["attention"]["means"]["same topic"] == pytest.approx(0.3 * 3 / 100)
+    assert result["attention"]["ratio by head"] == [[pytest.approx(2.0)]]
+    assert result["top pairs"]["pairs"] == 1 and result["top pairs"]["cosine"] == pytest.approx(1.0)
+    assert "Table 2.4: Bert, 0.0005" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder, given: given | {"embedding": None, "attention": None}, "nothing to analyze; give --embedding"),
+        (lambda folder, given: given | {"topics": str(folder / "no.json")}, "no.json: cannot be read as"),
+        (lambda folder, given: np.save(folder / "e.npy", np.ones((4, 2))), r"must be \[V, d\] with the topics' V = 5"),
+        (lambda folder, given: np.savez(folder / "a.npz", x=np.ones(2)), "a.npz: has no tokens_0"),
+        (
+            lambda folder, given: np.savez(folder / "a.npz", tokens_0=np.array([0, 1]), attention_0=np.ones((2, 2))),
+            "rows of attention_0 do not sum to 1",
+        ),
+        (
+            lambda folder, given: np.savez(folder / "a.npz", tokens_0=np.array([0, 9]), attention_0=np.eye(2)),
+            "tokens_0 is empty or has a token that is not one of 0..4",
+        ),
+    ],
+)
+def test_arrays_of_other_shapes(change, message, tmp_path):
+    given = arrays(tmp_path)
+    given = change(tmp_path, given) or given
+    with pytest.raises(PadirError, match=message):
+        analyze_topics(**given)
