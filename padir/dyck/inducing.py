@@ -43,18 +43,17 @@ def _accuracy(done: Completed) -> float:
     return float(done.valid.mean())
 
 
-def sampler_of(quota: int, stride: int, *, checked: bool = False) -> Backtracking:
-    """Backtracking into the prompt, too; whether rewritten tokens are `checked`."""
-    return Backtracking(quota, stride, sampling=nucleus(TOP_P), erasable_prompt=10_000, check_rewritten=checked)
+def sampler_of(quota: int, stride: int) -> Backtracking:
+    """Backtracking into the prompt, too."""
+    return Backtracking(quota, stride, sampling=nucleus(TOP_P), erasable_prompt=10_000)
 
 
 def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe) -> dict[str, Any]:
     """Accuracy with the verifier for every quota and stride, and without backtracking from where it objected.
 
     Returns:
-      Of each cell 'Q,B': accuracy, backtracks and queries; 'checked', the accuracy if rewritten tokens are checked,
-      too, as in the authors' released program; and of completions without a verifier, nucleus 0.9 and greedy, of the
-      texts that it objected to.
+      Of each cell 'Q,B': accuracy, backtracks and queries; and of completions without a verifier, nucleus 0.9 and
+      greedy, of the texts that it objected to.
     """
     cells = {}
     for stride in STRIDES:
@@ -73,9 +72,6 @@ def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe)
             among = number <= quota
             cells[f"{quota},{stride}"] = {
                 "accuracy": _accuracy(runs[quota]),
-                "checked": _accuracy(
-                    generator.complete(prefixes, sampler_of(quota, stride, checked=True), probe, stream="inducing")
-                ),
                 "backtracks": int(runs[quota].backtracks.sum()),
                 "queries": float(runs[quota].queries.mean()),
                 "objections": int(among.sum()),

@@ -37,14 +37,10 @@ def test_every_setting_of_the_thesis_is_there():
     assert {name: (of.quota, of.stride, of.threshold, of.rewrite_greedily) for name, (of, _) in named.items()} == {
         **{f"baseline, top_p {p}": (0, 4, None, True) for p in (0.9, 1.0)},
         **{f"backtracking, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
-        **{f"backtracking, rewritten tokens checked, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
         **{f"random verifier, top_p {p}": (4, 4, 0.1, True) for p in (0.9, 1.0)},
         **{f"perfect verifier, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
         "backtracking without argmax, top_p 0.9": (4, 4, None, False),
     }
-    assert [name for name, (of, _) in named.items() if of.check_rewritten] == [
-        f"backtracking, rewritten tokens checked, top_p {p}" for p in (0.9, 1.0)
-    ]
     assert named["baseline, top_p 0.9"][0].sampling.top_p == 0.9
     assert named["baseline, top_p 1.0"][0].sampling.top_p is None
 
@@ -62,7 +58,6 @@ def test_errors_of_unseen_prompts(monkeypatch):
 
     monkeypatch.setattr(unseen, "systems", some)
     monkeypatch.setattr(unseen, "TOP_PS", (1.0,))
-    monkeypatch.setattr(unseen, "CHECKED", unseen.TRAINED)
     generator = tiny_dyck.trained()
     found = unseen_errors(generator, tiny_dyck.probe())
     base, perfect = (found["systems"][name] for name in chosen)
