@@ -20,6 +20,8 @@ from padir.analysis.paper import PAPER
 from padir.brackets import thesis as brackets_thesis
 from padir.brackets.settings import EXACT, TRAINED
 from padir.dyck.report import tables as dyck_tables
+from padir.topics import thesis as topics_thesis
+from padir.topics.run import PARTS as TOPICS_PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "docs" / "templates"
@@ -276,7 +278,16 @@ def signed(value: float, digits: int = 1) -> str:
 
 def brackets_parts() -> list[str]:
     """The parts of `padir learn dyck` whose results are committed."""
-    return [name for name in (*EXACT, *TRAINED) if (RESULTS / "brackets" / f"brackets_{name}.json").exists()]
+    return _committed("brackets", (*EXACT, *TRAINED))
+
+
+def topics_parts() -> list[str]:
+    """The parts of `padir learn topics` whose results are committed."""
+    return _committed("topics", tuple(TOPICS_PARTS))
+
+
+def _committed(experiment: str, parts: tuple[str, ...]) -> list[str]:
+    return [part for part in parts if (RESULTS / experiment / f"{experiment}_{part}.json").exists()]
 
 
 def explained(claims: list[dict[str, Any]], explanations: dict[str, str]) -> str:
@@ -326,6 +337,7 @@ HELPERS = (
     mean,
     signed,
     brackets_parts,
+    topics_parts,
 )
 
 
@@ -342,7 +354,7 @@ def pages() -> dict[Path, str]:
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     environment.globals |= {helper.__name__: helper for helper in HELPERS}
     environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables}
-    environment.globals |= {"brackets_thesis": brackets_thesis}
+    environment.globals |= {"brackets_thesis": brackets_thesis, "topics_thesis": topics_thesis}
     written = {}
     for template in sorted(TEMPLATES.rglob("*.md.j2")):
         name = template.relative_to(TEMPLATES).as_posix()
