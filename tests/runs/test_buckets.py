@@ -1,153 +1,197 @@
-"""Checkpoints in a bucket: what counts as whole, what is damaged, and a storage that fails."""
+"""Trained models in buckets: loaded, averaged, described, imported, exported and evaluated as local ones."""
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stand_in import sentence, train_vocabulary
+from tiny_runs import Tiny
+from uploads import upload
 
+import padir
+from padir.cli import main as cli
+from padir.data import vocabulary as vocabulary_lib
+from padir.data.vocabulary import Vocabulary
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.verifiers import Probe
 from padir.errors import PadirError, StorageError
-from padir.files.atomic import copy_file
+from padir.evaluation.evaluate import evaluate
 from padir.files.paths import as_path, files_below
+from padir.runs.average import average
 from padir.runs.checkpoints import Checkpointer
+from padir.runs.convert import export_checkpoint, import_checkpoint, open_model
+from padir.runs.describe import describe_checkpoint
+from padir.runs.directory import save_model
+from padir.runs.saved_verifier import load_verifier, save_verifier
 from padir.runs.train_state import TrainState
-from padir.runtime.sharding import make_mesh, replicated
+from padir.runtime import sharding
 
-
-@pytest.fixture
-def mesh():
-    return make_mesh()
-
-
-def state_of(step, mesh):
-    """A state on all devices whose every number depends on the step."""
-    params = {"dense": {"kernel": jnp.arange(600.0).reshape(20, 30) + step}, "scale": jnp.full(3, float(step))}
-    state = TrainState(jnp.int32(step), params, ({"count": jnp.int32(step)}, ()))
-    return jax.device_put(state, replicated(mesh))
-
-
-def save(run_dir, mesh, *steps, keep=3, **options):
-    with Checkpointer(run_dir, keep=keep, **options) as checkpointer:
-        for step in steps:
-            checkpointer.save(state_of(step, mesh), loss=1.0 / step if options else None)
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+SHORT = Autoregressive(max_length_ratio=0, max_length_offset=5)
+TEXTS = [sentence(1), sentence(12)]
 
 
 @pytest.fixture(scope="module")
-def saved(emulator):
-    """Where a run has the checkpoints 1 and 2."""
-    place = f"{emulator.root}/saved_once"
-    save(place, make_mesh(), 1, 2)
-    return as_path(place)
+def pieces(tmp_path_factory):
+    return train_vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+
+
+@pytest.fixture(scope="module")
+def local(pieces, tmp_path_factory):
+    """A local run of three steps, each with other parameters."""
+    folder, vocabulary = tmp_path_factory.mktemp("runs") / "ar", Vocabulary.load(pieces)
+    model = Tiny.model("ar")(vocabulary.ids)
+    save_model(folder, model, vocabulary)
+    with Checkpointer(folder) as checkpointer:
+        for step in (1, 2, 3):
+            params = jax.device_put(model.init(step), sharding.replicated(sharding.make_mesh()))
+            checkpointer.save(TrainState(jnp.int32(step), params, {}))
+    return folder
 
 
 @pytest.fixture
-def run(saved, bucket):
-    """A copy of that run."""
-    for name in files_below(saved):
-        copy_file(saved / name, f"{bucket}/{name}")
-    return bucket
+def run(local, bucket):
+    """The same in a bucket."""
+    return str(upload(local, f"{bucket}/ar"))
 
 
-def newest(run_dir, mesh):
-    """The step that a start of the run resumes from, after checking that its numbers are right."""
-    with Checkpointer(run_dir) as checkpointer:
-        restored = checkpointer.restore_newest(state_of(0, mesh))
-    if restored is None:
-        return None
-    step = int(restored.step)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored), jax.device_get(state_of(step, mesh)))
-    return step
+@pytest.fixture
+def at_once(monkeypatch):
+    """Requests are tried again without waiting."""
+    import asyncio
+
+    sleep = asyncio.sleep
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", lambda seconds, *rest: sleep(0))
 
 
-def test_a_whole_state_comes_back_and_the_newest_are_kept(bucket, mesh):
-    assert newest(bucket, mesh) is None
-    save(bucket, mesh, 1, 2, 3, keep=2)
-    folder = as_path(bucket) / "checkpoints"
-    assert [path.name for path in folder.iterdir()] == ["2", "3"]
-    assert newest(bucket, mesh) == 3
-    names = files_below(folder / "3")
-    sums = (folder / "3" / "SHA256SUMS").read_text().splitlines()
-    # Everything in the parts has a checksum.
-    assert [line.split("  ")[1] for line in sums] == [name for name in names if name.startswith(("params/", "prog"))]
-    assert "commit_success.txt" in names
-    with Checkpointer(bucket, read_only=True) as checkpointer:
-        assert checkpointer.steps() == [2, 3]
-        params = checkpointer.restore_params(state_of(0, mesh).params, mesh, step=2)
-    np.testing.assert_array_equal(params["scale"], [2.0, 2.0, 2.0])
-    with pytest.raises(PadirError, match="no such folder; is .* a run directory"):
-        Checkpointer(f"{bucket}/other", read_only=True)
+def params_of(path, **options):
+    return open_model(path, sharding.make_mesh(), **options).params
 
 
-def test_losses_choose_the_best(bucket, mesh):
-    with Checkpointer(bucket, keep=1, keep_best=1) as checkpointer:
-        for step, loss in ((1, 0.5), (2, 0.1), (3, 0.9)):
-            checkpointer.save(state_of(step, mesh), loss=loss)
-    with Checkpointer(bucket, keep=1, keep_best=1) as checkpointer:
-        assert (checkpointer.steps(), checkpointer.best_step()) == ([2, 3], 2)
-        checkpointer.save(state_of(4, mesh))
-    with Checkpointer(bucket, keep=1, keep_best=1) as checkpointer:
-        checkpointer.add_loss(0.05)
-        assert checkpointer.best_step() == 4
+def assert_same(params, other):
+    jax.tree.map(np.testing.assert_array_equal, params, other)
 
 
-def test_what_a_kill_left_half_written_is_named_and_removed(run, mesh, capsys):
-    folder = as_path(run) / "checkpoints"
-    # As after a kill before Orbax's last file.
-    (folder / "2" / "commit_success.txt").unlink()
-    assert newest(run, mesh) == 1
-    assert f"{folder}/2: incomplete, because its save was killed; removed" in capsys.readouterr().err
-    assert [path.name for path in folder.iterdir()] == ["1"]
+def test_load_and_describe(local, run, capsys):
+    assert padir.load(run).translate(TEXTS, SHORT) == padir.load(local).translate(TEXTS, SHORT)
+    assert_same(params_of(run, step=2), params_of(local, step=2))
+    here, there = describe_checkpoint(path=str(local)), describe_checkpoint(path=run)
+    assert there == here | {"path": run} and there["step"] == 3
+    capsys.readouterr()
+    assert cli.main(["checkpoint", run, "--step=1"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 1
 
 
-@pytest.mark.parametrize("damage", ["changed", "truncated", "missing", "extra", "sums"])
-def test_damaged_checkpoints_are_named_and_set_aside(run, mesh, capsys, damage):
-    folder = as_path(run) / "checkpoints"
-    (name,) = [name for name in files_below(folder / "2") if name.startswith("params/d/")]
-    file = folder / "2" / name
-    content = file.read_bytes()
-    if damage == "changed":
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif damage == "truncated":
-        file.write_bytes(content[: len(content) // 2])
-    elif damage == "missing":
-        file.unlink()
-    elif damage == "extra":
-        (folder / "2" / "params" / "more").write_bytes(b"")
-    else:
-        (folder / "2" / "SHA256SUMS").write_text("damaged\n")
-    assert newest(run, mesh) == 1
-    said = capsys.readouterr().err
-    assert f"{folder}/2: cannot be restored; it is damaged (" in said and "set aside as damaged_2" in said
-    aside = files_below(folder / "damaged_2")
-    # All is kept but the file by which it would count.
-    assert "SHA256SUMS" in aside and "commit_success.txt" not in aside
-    assert [path.name for path in folder.iterdir()] == ["1", "damaged_2"]
-    if damage == "changed":
-        # The step can be saved again.
-        save(run, mesh, 2)
-        assert newest(run, mesh) == 2
+def test_average(local, run, bucket, tmp_path):
+    average(run_dir=str(local), output_dir=str(tmp_path / "mean"), last=2)
+    average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
+    assert_same(params_of(f"{bucket}/mean"), params_of(tmp_path / "mean"))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, params_of(local, step=2), params_of(local, step=3))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params_of(f"{bucket}/mean"), mean)
+    with pytest.raises(PadirError, match="mean: holds a run; choose another output_dir"):
+        average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
 
 
-def test_a_storage_that_fails_damages_nothing(run, mesh, emulator, quick_retries):
-    folder = as_path(run) / "checkpoints"
-    before = files_below(folder)
-    with (
-        emulator.faults.happen(lambda request: 503 if request.path.startswith("/download") else None),
-        pytest.raises(StorageError, match="the storage did not answer") as caught,
-    ):
-        newest(run, mesh)
+def test_export_and_import(local, run, bucket):
+    assert cli.main(["export", f"--run_dir={run}", f"--output_dir={bucket}/hf"]) == 0
+    assert files_below(as_path(f"{bucket}/hf")) == ["config.json", "export.gin", "model.safetensors", "spiece.model"]
+    assert padir.load(f"{bucket}/hf").translate(TEXTS, SHORT) == padir.load(local).translate(TEXTS, SHORT)
+    assert cli.main(["import", f"--source={bucket}/hf", f"--output_dir={bucket}/back"]) == 0
+    assert_same(params_of(f"{bucket}/back"), params_of(local))
+    with pytest.raises(PadirError, match="is already a run directory of `padir train`; there is nothing to import"):
+        import_checkpoint(source=run, output_dir=f"{bucket}/x")
+    with pytest.raises(PadirError, match="hf/config.json: exists; choose another folder"):
+        export_checkpoint(run_dir=run, output_dir=f"{bucket}/hf")
+
+
+def test_import_of_t5x(bucket, tmp_path, at_once, emulator):
+    with zipfile.ZipFile(GOLDEN / "t5x_checkpoint_0.zip") as archive:
+        archive.extractall(tmp_path / "checkpoint_0")
+    source = upload(tmp_path / "checkpoint_0", f"{bucket}/checkpoint_0")
+    with pytest.raises(PadirError, match=rf"^{source}: contains no vocabulary; give the SentencePiece"):
+        import_checkpoint(source=str(source), output_dir=f"{bucket}/run")
+    assert not as_path(f"{bucket}/run").exists()
+    letters, vocabulary = "abcdefghijklmnopqrstuvwx", as_path(f"{bucket}/pieces.model")
+    vocabulary_lib.train([" ".join(letters)] * 20, vocabulary, num_pieces=28, model_type="bpe")
+    import_checkpoint(source=str(source), output_dir=f"{bucket}/run", vocabulary=str(vocabulary))
+    assert_same(params_of(f"{bucket}/run"), params_of(tmp_path / "checkpoint_0"))
+    assert_same(params_of(str(source)), params_of(tmp_path / "checkpoint_0"))
+
+
+def test_damage_is_named(run, emulator, at_once):
+    weights = next(name for name in files_below(as_path(run)) if name.startswith("checkpoints/3/params/d/"))
+    path = as_path(run) / weights
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(PadirError, match=rf"{run}/checkpoints/3.*params/d/.* has changed since it was saved"):
+        padir.load(run, step=3)
+    assert_same(params_of(run, step=2), params_of(run, step=2))
+    path.write_bytes(whole)
+    as_path(f"{run}/model.json").write_text("{")
+    with pytest.raises(PadirError, match=rf"^{run}/model.json: "):
+        padir.load(run)
+    with pytest.raises(PadirError, match=rf"^{run}x: no trained model found here; give a run directory"):
+        padir.load(f"{run}x")
+    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer") as caught:
+        padir.load(run)
     assert caught.value.status == 74
-    assert files_below(folder) == before and newest(run, mesh) == 2
 
 
-def test_a_save_survives_requests_that_fail(bucket, mesh, emulator):
-    failed = []
+def test_a_verifier(bucket, emulator, at_once):
+    generator = {"network": {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}}
+    probe, folder = Probe.fresh((4, 7), jax.random.key(1)), f"{bucket}/verifier"
+    with pytest.raises(PadirError, match=rf"^{folder}: there is no verifier here"):
+        load_verifier(folder, generator)
+    save_verifier(folder, probe, generator, {"accuracy": 0.75})
+    features = jax.random.normal(jax.random.key(5), (20, 4))
+    loaded = load_verifier(folder, generator)
+    np.testing.assert_array_equal(loaded(None, None, features), probe(None, None, features))
+    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer"):
+        load_verifier(folder, generator)
+    weights = as_path(folder) / "verifier.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+    with pytest.raises(PadirError, match=rf"^{folder}: damaged"):
+        load_verifier(folder, generator)
 
-    def sometimes(request):
-        if "/checkpoints/" in str(request.query.get("name", request.path)) and request.number % 7 == 3:
-            failed.append(request)
-            return (503, "drop", "lose")[len(failed) % 3] if len(failed) < 7 else None
-        return None
 
-    with emulator.faults.happen(sometimes):
-        save(bucket, mesh, 5)
-    assert failed and newest(bucket, mesh) == 5
+def test_evaluation(local, run, bucket, tmp_path):
+    """Of files and with a constraint; a baseline from the bucket, and results into it."""
+    texts = "".join(f"{sentence(number)}\n" for number in range(6))
+    given = {"decode": SHORT, "batch_size": 8}
+    for folder in (as_path(bucket), tmp_path):
+        (folder / "text.gz").write_bytes(gzip.compress(texts.encode(), mtime=0))
+        (folder / "constraint.json").write_text('{"forbidden": ["zzz"]}')
+        (folder / "baseline.txt").write_text(texts)
+        model = run if folder is not tmp_path else str(local)
+        evaluate(
+            run_dir=model,
+            output_dir=str(folder / "results"),
+            name="ar",
+            sources=str(folder / "text.gz"),
+            references=str(folder / "text.gz"),
+            constraint=str(folder / "constraint.json"),
+            baseline=str(folder / "baseline.txt"),
+            **given,
+        )
+    there, here = as_path(f"{bucket}/results"), tmp_path / "results"
+    assert files_below(there) == ["ar.html", "ar.json", "ar.md", "ar.txt"]
+    assert (there / "ar.txt").read_bytes() == (here / "ar.txt").read_bytes()
+    results = [json.loads((folder / "ar.json").read_text()) for folder in (there, here)]
+    differing = {name for name in results[1] if results[0][name] != results[1][name]}
+    assert results[0].keys() == results[1].keys() and differing == {"run_dir", "baseline", "constraint"}
+    assert results[0]["constraint_met"] == 100.0
+    with pytest.raises(PadirError, match="none: cannot read the baseline's hypotheses"):
+        evaluate(
+            run_dir=run,
+            output_dir=f"{bucket}/results",
+            name="x",
+            sources=f"{bucket}/text.gz",
+            **given,
+            references=f"{bucket}/text.gz",
+            baseline=f"{bucket}/none",
+        )
