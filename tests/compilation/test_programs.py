@@ -34,8 +34,8 @@ MODELS = {
     "padir": PadirModel(IDS, NetworkConfig(**SIZES, **LAYERS), 32, 32),
     "ar": AutoregressiveModel(IDS, NetworkConfig(**SIZES, **LAYERS, causal=True, positional_attention=False), 32, 32),
 }
-# A program takes half a minute to compile, so not all combinations are: each two of generation, layout, kind of model and
-# number of slices meet.
+# A program takes half a minute to compile, so not all combinations are: each two of generation, layout, kind of model
+# and number of slices meet.
 COMBINATIONS = [
     (topology, ("padir", "ar")[(row + column) % 2], preset, 1 + (row // 2 + column) % 2)
     for row, topology in enumerate(("v3-8", "v4-8", "v5e-4", "v6e-4"))
