@@ -202,7 +202,7 @@ def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
                 children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
                 os.kill(int(children[1]), signal.SIGTERM)
                 return
-            time.sleep(0.1)
+            time.sleep(0.02)
         raise AssertionError("no step in two minutes")
 
     often = ["--gin.Cadence.evaluate=1", "--gin.Cadence.keep_best=1"]
