@@ -39,8 +39,9 @@ def test_a_command_exists(words):
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_an_example_gives_every_required_value(command):
-    line = next(words for words in snippets.simple_commands(command.example) if words[0] == "padir")
-    assert cli.joined(line[1:])[0] == command.name
+    words = next(words for words in snippets.simple_commands(command.example) if words[0] == "padir")
+    name, *line = cli.joined(words[1:])
+    assert name == command.name
     gin_files = [word.split("=", 1)[1] for word in line if word.startswith("--gin_file=")]
     bindings = [word.removeprefix("--gin.") for word in line if word.startswith("--gin.")]
     given = {word[2:].split("=")[0] for word in line if word.startswith("--") and "gin" not in word}
