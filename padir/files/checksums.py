@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from padir.files.atomic import write_durably
 from padir.files.paths import files_below
@@ -71,8 +71,8 @@ def check_files(folder: Path, parts: Iterable[str], hashes: Mapping[str, str]) -
 
 
 def _files(folder: Path, part: str) -> list[str]:
-    """Returns the names, relative to `folder`, of all files in the subfolder `part` and below."""
-    return [f"{part}/{name}" for name in files_below(folder / part)]
+    """Returns the names, relative to `folder`, of all files in the subfolder `part` ("." is itself) and below."""
+    return [str(PurePosixPath(part, name)) for name in files_below(folder / part)]
 
 
 def _hashes(folder: Path, names: list[str]) -> dict[str, str]:

@@ -149,7 +149,7 @@ def test_a_verifier(bucket, emulator, at_once):
         load_verifier(folder, generator)
     save_verifier(folder, probe, generator, {"accuracy": 0.75})
     features = jax.random.normal(jax.random.key(5), (20, 4))
-    loaded = load_verifier(folder, generator)
+    loaded = load_verifier(folder, generator).probe
     np.testing.assert_array_equal(loaded(None, None, features), probe(None, None, features))
     with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer"):
         load_verifier(folder, generator)
