@@ -276,6 +276,11 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
+def sentence(text: str) -> str:
+    """A clause as a sentence. Greek letters stay small: they are variables."""
+    return f"{text[0].upper() if text[0].isascii() else text[0]}{text[1:]}."
+
+
 def brackets_parts() -> list[str]:
     """The parts of `padir learn dyck` whose results are committed."""
     return _committed("brackets", (*EXACT, *TRAINED))
@@ -336,6 +341,7 @@ HELPERS = (
     explained,
     mean,
     signed,
+    sentence,
     brackets_parts,
     topics_parts,
 )
