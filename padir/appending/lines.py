@@ -1,7 +1,7 @@
 """Synthetic test cases for the small experiment: lines such as `assert abc([1], 2) == [1, 2]`, some of them wrong.
 
-A text is the function's name, a line break, and a few lines. Characters are tokens, but for `assert `, `, ` and ` == `,
-which are one each, so that texts are short.
+A text is the function's name, a line break, and a few lines. Characters are tokens, but for 'assert', the comma and
+'==' with the spaces around them, which are one each, so that texts are short.
 """
 
 from __future__ import annotations

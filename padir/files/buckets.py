@@ -22,9 +22,9 @@ from padir.files.streams import ObjectStream
 class Status(epath.stat_utils.StatResult):
     """What is known of an object, under the names of `etils` and those of `os.stat`."""
 
-    st_size = property(lambda self: self.length)
-    st_mtime = property(lambda self: self.mtime)
-    st_mode = property(lambda self: self.mode)
+    st_size = property(lambda self: self.length, doc="Bytes.")
+    st_mtime = property(lambda self: self.mtime, doc="Seconds since 1970, of the last change.")
+    st_mode = property(lambda self: self.mode, doc="As in `os.stat`.")
 
 
 # Registered, so that Orbax reads and writes its own small files through it too.
