@@ -255,14 +255,18 @@ def phases_table(systems: dict[str, Any]) -> str:
     return table(["system", *phases], rows)
 
 
+def literal(text: str) -> str:
+    """Text of which Markdown shall make no table, emphasis or link."""
+    return re.sub(r"([|*\[\]])", r"\\\1", text)
+
+
 def claims_table(claims: list[dict[str, Any]]) -> str:
     """Claims of a figure of the theory, each with what was measured and its limit."""
     rows = []
     for claim in claims:
         verdict = "pass" if claim["passed"] else "**fail**"
         limit = f"{claim['relation']} {claim['limit']:.3g}"
-        text = re.sub(r"([|*])", r"\\\1", claim["claim"])
-        rows.append([text, verdict, f"{claim['measured']:.3g}", limit])
+        rows.append([literal(claim["claim"]), verdict, f"{claim['measured']:.3g}", limit])
     return table(["claim", "result", "measured", "limit"], rows)
 
 
@@ -276,9 +280,16 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def sentence(text: str) -> str:
-    """A clause as a sentence. Greek letters stay small: they are variables."""
-    return f"{text[0].upper() if text[0].isascii() else text[0]}{text[1:]}."
+def failures(claims: list[dict[str, Any]]) -> str:
+    """A list of the claims that fail, each with its reason; a Greek letter, a variable, begins a sentence as it is."""
+    lines = []
+    for claim in claims:
+        if not claim["passed"]:
+            reason = claim["reason"] or "we have not looked into the cause"
+            reason = f"{reason[0].upper() if reason[0].isascii() else reason[0]}{reason[1:]}"
+            found = f"{claim['measured']:.3g}, not {claim['relation']} {claim['limit']:.3g}"
+            lines.append(f"* {literal(claim['claim'])}: {found}. {literal(reason)}.")
+    return "\n".join(lines)
 
 
 def brackets_parts() -> list[str]:
@@ -341,7 +352,7 @@ HELPERS = (
     explained,
     mean,
     signed,
-    sentence,
+    failures,
     brackets_parts,
     topics_parts,
 )

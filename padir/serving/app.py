@@ -22,7 +22,7 @@ from starlette.routing import Route
 from padir.errors import PadirError
 from padir.serving import metrics
 from padir.serving.batcher import Batcher
-from padir.serving.limits import Limits, Refused
+from padir.serving.limits import Limits, RequestRefused
 from padir.serving.models import ServedModel
 from padir.serving.queries import edit, fields_of, query
 from padir.serving.work import Alone, Work, decode_batch
@@ -132,7 +132,7 @@ class Server:
             if leaving.done():
                 reason = "client"
                 return Response(status_code=_CLIENT_LEFT)
-            raise Refused(503, f"took longer than {self._deadline(request) - request.state.began:g} s")
+            raise RequestRefused(503, f"took longer than {self._deadline(request) - request.state.began:g} s")
         finally:
             leaving.cancel()
             self.batcher.withdraw([item for item in items if not item.future.done()], reason)
@@ -140,7 +140,7 @@ class Server:
     async def _fields(self, request: Request) -> dict[str, Any]:
         """Reads the body, no more of it than allowed and no longer than allowed."""
         most = self.limits.max_body_bytes
-        too_large = Refused(413, f"the body is larger than {most} bytes")
+        too_large = RequestRefused(413, f"the body is larger than {most} bytes")
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
             raise too_large
@@ -152,7 +152,7 @@ class Server:
                     if len(body) > most:
                         raise too_large
         except TimeoutError:
-            raise Refused(408, f"the body took longer than {self.limits.max_seconds:g} s") from None
+            raise RequestRefused(408, f"the body took longer than {self.limits.max_seconds:g} s") from None
         return fields_of(bytes(body), request.headers.get("content-type", ""))
 
     def _deadline(self, request: Request) -> float:
@@ -164,7 +164,7 @@ class Server:
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
-            raise Refused(400, f"model: unknown {name!r}; choose one of {', '.join(self.models)}")
+            raise RequestRefused(400, f"model: unknown {name!r}; choose one of {', '.join(self.models)}")
         return self.models[name]
 
     def _check_languages(self, source: str | None, target: str | None) -> None:
@@ -172,7 +172,7 @@ class Server:
             return
         for what, given, own in zip(("source", "target"), (source, target), self._languages, strict=True):
             if given not in (None, own) and not (what == "source" and given == "auto"):
-                raise Refused(400, f"{what}: {given!r} is not supported; this server's is {own!r}")
+                raise RequestRefused(400, f"{what}: {given!r} is not supported; this server's is {own!r}")
 
     async def languages(self, request: Request) -> Response:
         """`GET /languages`, in LibreTranslate's form; none are listed if the server was not told."""
@@ -228,7 +228,7 @@ def _counted(server: Server, endpoint: Callable[[Request], Awaitable[Response]])
         path = request.url.path
         try:
             response = await endpoint(request)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             response = JSONResponse({"error": refusal.message}, refusal.status)
             if refusal.status == 429:
                 response.headers["Retry-After"] = "1"

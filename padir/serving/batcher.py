@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from padir.serving.limits import Refused
+from padir.serving.limits import RequestRefused
 from padir.serving.metrics import Metrics
 
 
@@ -112,12 +112,12 @@ class Batcher:
         """Adds items, all or none; the future of each gets an `Answer`.
 
         Raises:
-          Refused: 429 if they do not fit into the queue, 503 if the server is stopping.
+          RequestRefused: 429 if they do not fit into the queue, 503 if the server is stopping.
         """
         if self._closing:
-            raise Refused(503, "the server is stopping")
+            raise RequestRefused(503, "the server is stopping")
         if len(self._queue) + len(items) > self._max_queue:
-            raise Refused(429, f"the queue of {self._max_queue} texts is full; try again later")
+            raise RequestRefused(429, f"the queue of {self._max_queue} texts is full; try again later")
         self._queue.extend(items)
         self._arrived.set()
 
@@ -170,7 +170,7 @@ class Batcher:
         now = time.monotonic()
         late = [item for item in self._queue if item.deadline <= now]
         for item in late:
-            _fail(item.future, Refused(503, "took too long: the time limit passed while it waited"))
+            _fail(item.future, RequestRefused(503, "took too long: the time limit passed while it waited"))
         if late:
             self._metrics.dropped.add("deadline", by=len(late))
             self._queue = deque(item for item in self._queue if item.deadline > now)

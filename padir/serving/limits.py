@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from padir.errors import PadirError
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is refused.
 
     Attributes:

@@ -16,7 +16,7 @@ from padir.inference.translation import Translation
 from padir.inference.translator import Translator
 from padir.models.kinds import DecodeConfig
 from padir.models.padir import PadirModel
-from padir.serving.limits import Refused
+from padir.serving.limits import RequestRefused
 from padir.serving.queries import Edit, Query
 from padir.types import EOS_ID
 
@@ -67,7 +67,7 @@ class ServedModel:
         """Returns how a query is decoded.
 
         Raises:
-          Refused: 400 if the model cannot decode so.
+          RequestRefused: 400 if the model cannot decode so.
         """
         decode = self.decode
         wanted = query.num_hypotheses or (query.alternatives + 1 if query.alternatives else None)
@@ -81,13 +81,13 @@ class ServedModel:
                 return decode
             for name in ("steps", "num_hypotheses"):
                 if getattr(query, name) is not None:
-                    raise Refused(400, f"{name}: model {self.name!r} does not decode by refinement")
+                    raise RequestRefused(400, f"{name}: model {self.name!r} does not decode by refinement")
             if isinstance(decode, BeamSearch) and wanted is not None:
                 returned = min(wanted, decode.beam_size)
                 decode = self.translator.checked(dataclasses.replace(decode, num_hypotheses=returned))
             return decode
         except PadirError as error:
-            raise Refused(400, str(error)) from None
+            raise RequestRefused(400, str(error)) from None
 
     def tokenize(self, text: str, what: str, *, may_split: bool = False) -> list[int]:
         """Returns the token ids of a text, ending in EOS.
@@ -98,13 +98,15 @@ class ServedModel:
           may_split: whether the message says that `split` would help.
 
         Raises:
-          Refused: 413 if it is longer than the model allows.
+          RequestRefused: 413 if it is longer than the model allows.
         """
         ids = [*self.translator.vocabulary.encode(text), EOS_ID]
         longest = self.longest_source
         if len(ids) > longest:
             hint = "; with split=true it is split at its sentence ends" if may_split else ""
-            raise Refused(413, f"{what}: {len(ids)} tokens are more than the {longest} that the model allows{hint}")
+            raise RequestRefused(
+                413, f"{what}: {len(ids)} tokens are more than the {longest} that the model allows{hint}"
+            )
         return ids
 
     def width(self, ids: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from padir.serving.limits import Limits, Refused
+from padir.serving.limits import Limits, RequestRefused
 
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
@@ -66,11 +66,11 @@ def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
     """Returns the fields of a body: a JSON object, or a form whose repeated `q` makes a list.
 
     Raises:
-      Refused: 415 for another content type, 400 for a body that is none of these.
+      RequestRefused: 415 for another content type, 400 for a body that is none of these.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (_JSON, _FORM):
-        raise Refused(415, f"content type {kind or 'missing'}: send {_JSON} or {_FORM}")
+        raise RequestRefused(415, f"content type {kind or 'missing'}: send {_JSON} or {_FORM}")
     try:
         text = body.decode("utf-8")
         if kind == _JSON:
@@ -79,9 +79,9 @@ def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
             pairs = urllib.parse.parse_qs(text, keep_blank_values=True, max_num_fields=10_000)
             fields = {name: values if len(values) > 1 else values[0] for name, values in pairs.items()}
     except (ValueError, RecursionError):
-        raise Refused(400, f"the body is no {'JSON' if kind == _JSON else 'form'} in UTF-8") from None
+        raise RequestRefused(400, f"the body is no {'JSON' if kind == _JSON else 'form'} in UTF-8") from None
     if not isinstance(fields, dict):
-        raise Refused(400, "the body must be a JSON object with the field q")
+        raise RequestRefused(400, "the body must be a JSON object with the field q")
     return fields
 
 
@@ -89,7 +89,8 @@ def query(fields: Mapping[str, Any], limits: Limits) -> Query:
     """Checks the fields of a request to `/translate`; those that it does not know are ignored, as LibreTranslate does.
 
     Raises:
-      Refused: 400 if a field is missing or has a wrong value, 413 if there are too many texts or one is too long.
+      RequestRefused: 400 if a field is missing or has a wrong value, 413 if there are too many texts, or one is too
+        long.
     """
     q = fields.get("q")
     if isinstance(q, str):
@@ -97,10 +98,10 @@ def query(fields: Mapping[str, Any], limits: Limits) -> Query:
     elif isinstance(q, list) and q and all(isinstance(text, str) for text in q):
         texts = tuple(q)
     else:
-        raise Refused(400, "q: give the text to translate, or a list of texts")
+        raise RequestRefused(400, "q: give the text to translate, or a list of texts")
     check_texts(texts, limits)
     if fields.get("format", "text") != "text":
-        raise Refused(400, f"format: {str(fields['format'])[:40]!r} is not supported; only 'text'")
+        raise RequestRefused(400, f"format: {str(fields['format'])[:40]!r} is not supported; only 'text'")
     return Query(
         texts,
         isinstance(q, list),
@@ -119,18 +120,18 @@ def edit(fields: Mapping[str, Any], limits: Limits) -> Edit:
     """Checks the fields of a request to `/refine`.
 
     Raises:
-      Refused: 400 if a field is missing or has a wrong value, 413 if the text is too long.
+      RequestRefused: 400 if a field is missing or has a wrong value, 413 if the text is too long.
     """
     text, tokens = fields.get("text"), fields.get("tokens")
     if not isinstance(text, str) or not text.strip():
-        raise Refused(400, "text: give the source")
+        raise RequestRefused(400, "text: give the source")
     check_texts((text,), limits)
     if not isinstance(tokens, list) or not all(t is None or type(t) in (int, str) for t in tokens):
-        raise Refused(400, "tokens: give a list of token ids, texts, or null where nothing is known")
+        raise RequestRefused(400, "tokens: give a list of token ids, texts, or null where nothing is known")
     check_texts(tuple(token for token in tokens if isinstance(token, str)), limits)
     clamped = fields.get("clamped", [False] * len(tokens))
     if not isinstance(clamped, list) or not all(isinstance(each, bool) for each in clamped):
-        raise Refused(400, "clamped: give a list of true and false, one for each token")
+        raise RequestRefused(400, "clamped: give a list of true and false, one for each token")
     return Edit(
         text,
         tuple(tokens),
@@ -142,29 +143,29 @@ def edit(fields: Mapping[str, Any], limits: Limits) -> Edit:
 
 
 def check_texts(texts: tuple[str, ...], limits: Limits) -> None:
-    """Raises Refused unless the number of texts and their lengths in characters are within the limits."""
+    """Raises RequestRefused unless the number of texts and their lengths in characters are within the limits."""
     if len(texts) > limits.max_items:
-        raise Refused(413, f"q: {len(texts)} texts are more than the {limits.max_items} that a request may have")
+        raise RequestRefused(413, f"q: {len(texts)} texts are more than the {limits.max_items} that a request may have")
     for index, text in enumerate(texts, 1):
         if len(text) > limits.max_text_chars:
-            raise Refused(413, f"text {index}: {len(text)} characters are more than {limits.max_text_chars}")
+            raise RequestRefused(413, f"text {index}: {len(text)} characters are more than {limits.max_text_chars}")
         # JSON can spell halves of a surrogate pair, which no UTF-8 can.
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise Refused(400, f"text {index}: holds half of a surrogate pair, which is no character")
+            raise RequestRefused(400, f"text {index}: holds half of a surrogate pair, which is no character")
 
 
 def flag(fields: Mapping[str, Any], name: str) -> bool:
     """Returns a field that is true or false, in JSON or as a word of a form; False without it.
 
     Raises:
-      Refused: 400 if it is neither.
+      RequestRefused: 400 if it is neither.
     """
     value = fields.get(name, False)
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
         return value.lower() in _TRUE
-    raise Refused(400, f"{name}: give true or false")
+    raise RequestRefused(400, f"{name}: give true or false")
 
 
 def _whole(fields: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
@@ -174,7 +175,7 @@ def _whole(fields: Mapping[str, Any], name: str, least: int, most: int) -> int |
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refused(400, f"{name}: give a whole number from {least} to {most}")
+        raise RequestRefused(400, f"{name}: give a whole number from {least} to {most}")
     return value
 
 
@@ -183,5 +184,5 @@ def _word(fields: Mapping[str, Any], name: str) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str) or len(value) > 100:
-        raise Refused(400, f"{name}: give a short text")
+        raise RequestRefused(400, f"{name}: give a short text")
     return value

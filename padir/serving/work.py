@@ -7,7 +7,7 @@ from typing import Any
 
 from padir.inference.translation import Translation
 from padir.serving.batcher import Answer, Item
-from padir.serving.limits import Limits, Refused
+from padir.serving.limits import Limits, RequestRefused
 from padir.serving.models import ServedModel
 from padir.serving.queries import Edit, Query
 from padir.serving.sentences import split
@@ -36,7 +36,7 @@ class Work:
         """Puts the texts into tokens.
 
         Raises:
-          Refused: a text is too long (413), or the model cannot do what is asked (400).
+          RequestRefused: a text is too long (413), or the model cannot do what is asked (400).
         """
         self.model = model
         self._query = query
@@ -45,7 +45,7 @@ class Work:
         self._parts = [self._parts_of(text, f"text {index}") for index, text in enumerate(query.texts, 1)]
         self.items = [item for parts in self._parts for item, _ in parts if item is not None]
         if len(self.items) > limits.max_items:
-            raise Refused(413, f"q: {len(self.items)} sentences are more than {limits.max_items} of one request")
+            raise RequestRefused(413, f"q: {len(self.items)} sentences are more than {limits.max_items} of one request")
 
     def _parts_of(self, text: str, what: str) -> list[tuple[Item | None, str]]:
         """A text as parts: (what is translated, the text that follows it unchanged)."""
@@ -53,7 +53,7 @@ class Work:
             return [(None, text)]
         if self._query.split and len(self.model.translator.vocabulary.encode(text)) >= self.model.longest_source:
             if self._query.trace:
-                raise Refused(400, f"trace: {what} would be split, and a trace is of one decode")
+                raise RequestRefused(400, f"trace: {what} would be split, and a trace is of one decode")
             return [
                 (self._item(sentence, f"{what}, sentence {number}") if sentence.strip() else None, after)
                 for number, (sentence, after) in enumerate(split(text), 1)

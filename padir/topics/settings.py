@@ -23,7 +23,9 @@ class TopicsConfig:
     """The settings of the experiment; `gin/runs/learn_topics.gin` sets the sizes.
 
     Attributes:
-      model, lengths, concentration: topics, document lengths and the Dirichlet's concentration, all the thesis's.
+      model: topics and their words, as in the thesis.
+      lengths: how long documents are, as in the thesis.
+      concentration: of the Dirichlet distribution of a document's topics, as in the thesis.
       masking: probabilities of masking.
       batch_size: fresh documents for each step (ours; the thesis does not give it).
       num_seeds, seed: runs of each kind, and the first of their seeds.

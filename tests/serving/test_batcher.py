@@ -7,7 +7,7 @@ import time
 import pytest
 
 from padir.serving.batcher import Batcher, Item
-from padir.serving.limits import Refused
+from padir.serving.limits import RequestRefused
 from padir.serving.metrics import Metrics
 
 
@@ -132,7 +132,7 @@ def test_a_full_queue_refuses_at_once_and_takes_nothing_of_the_request():
     async def test(batcher, device):
         await hold(batcher, device)
         batcher.submit([item(number) for number in range(3)])
-        with pytest.raises(Refused, match="the queue of 4 texts is full") as refused:
+        with pytest.raises(RequestRefused, match="the queue of 4 texts is full") as refused:
             batcher.submit([item(5), item(6)])
         assert refused.value.status == 429 and len(batcher) == 3
         batcher.submit([item(7)])
@@ -175,7 +175,7 @@ def test_who_is_late_is_refused_and_not_decoded():
         batcher.submit([late, other])
         device.free.set()
         assert await values([other]) == ["otherother"]
-        with pytest.raises(Refused, match="took too long") as refused:
+        with pytest.raises(RequestRefused, match="took too long") as refused:
             await late.future
         assert refused.value.status == 503
         assert device.batches[1:] == [("k", ["other"])]
@@ -203,7 +203,7 @@ def test_closing_answers_what_waits_and_takes_nothing_more():
         batcher.submit(items)
         closing = asyncio.ensure_future(batcher.close())
         await asyncio.sleep(0)
-        with pytest.raises(Refused, match="stopping") as refused:
+        with pytest.raises(RequestRefused, match="stopping") as refused:
             batcher.submit([item(9)])
         assert refused.value.status == 503
         device.free.set()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from padir.errors import PadirError
-from padir.serving.limits import Limits, Refused
+from padir.serving.limits import Limits, RequestRefused
 from padir.serving.queries import Edit, Query, edit, fields_of, query
 
 LIMITS = Limits(max_text_chars=20, max_items=3, max_alternatives=2, max_steps=8)
@@ -32,7 +32,7 @@ def test_json_and_forms_ask_the_same():
     ],
 )
 def test_bodies_that_are_none(body, kind, status):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         fields_of(body, kind)
     assert refused.value.status == status
 
@@ -57,7 +57,7 @@ def test_bodies_that_are_none(body, kind, status):
     ],
 )
 def test_queries_that_are_refused(fields, status, part):
-    with pytest.raises(Refused, match=part) as refused:
+    with pytest.raises(RequestRefused, match=part) as refused:
         query(fields, LIMITS)
     assert refused.value.status == status
 
@@ -67,7 +67,7 @@ def test_edits():
     assert edit(fields, LIMITS) == Edit("gut", (5, None, "well"), (True, False, False), 4)
     assert edit({"text": "gut", "tokens": [5]}, LIMITS) == Edit("gut", (5,), (False,))
     for wrong in ({"text": " "}, {"tokens": [1.5]}, {"tokens": [True]}, {"clamped": [1, 0, 0]}, {"length": 0}):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             edit({**fields, **wrong}, LIMITS)
         assert refused.value.status == 400
 
