@@ -67,6 +67,7 @@ EXTRAS = {
     # and uvicorn: tests/serving. playwright: the page in a browser, Debian's Chromium; it need not download its own.
     "dev": [
         "pytest>=8",
+        "pytest-timeout>=2.4",
         "pytest-xdist>=3.6",
         "hypothesis>=6.100",
         "ruff>=0.14",

@@ -14,10 +14,12 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import contextlib
 import fcntl
 import gc
 import importlib.util
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -271,7 +273,17 @@ def run_python(compilation_cache):
             "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
         }
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        return subprocess.run(command, cwd=cwd, input=input, capture_output=True, env=environment)
+        pipes = {"stdin": subprocess.PIPE if input is not None else None, "stdout": subprocess.PIPE}
+        child = subprocess.Popen(
+            command, cwd=cwd, env=environment, stderr=subprocess.PIPE, start_new_session=True, **pipes
+        )
+        try:
+            out, err = child.communicate(input)
+        finally:
+            # A test that is given up (pytest-timeout) leaves nothing running, of what the child has started neither.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        return subprocess.CompletedProcess(command, child.returncode, out, err)
 
     return run
 
