@@ -49,22 +49,19 @@ Cadence.evaluate = 20
 Cadence.checkpoint = 15
 """
 
-# Everything split: parameters and optimizer state over 4 devices of both processes, layers over 2; and an average kept.
+# Everything split: parameters and optimizer state over both processes, layers over the 2 devices of each; and an average
+# kept.
 SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.OptimizerConfig.ema_decay=0.9"]
 # How long a test waits for what it is about to interrupt, in moments of 0.02 s: two minutes, for a busy machine.
 MOMENTS = 6000
-# By what the runs below are called.
-LAYOUTS = {
-    "2x4": [],
-    "2x4 fsdp": ["--gin.Layout.preset='fsdp'"],
-    "2x4 tensor": ["--gin.Layout.preset='tensor'", "--gin.Layout.model=2"],
-    "2x4 split": SPLIT,
-}
+# By what the runs below are called. Two devices a process: more of them wait for one another for most of the time. The
+# other layouts are in test_layouts.py, on the devices of one process.
+LAYOUTS = {"2x2": [], "2x2 split": SPLIT}
 
 
 @pytest.fixture(scope="module")
 def launch(tiny, compilation_cache, tmp_path_factory):
-    """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 4 devices each.
+    """Returns launch(run_dir, *arguments) -> CompletedProcess of 2 processes with 2 devices each.
 
     `meanwhile` is called with the process id of the launcher, whose children they are.
     """
@@ -78,7 +75,7 @@ def launch(tiny, compilation_cache, tmp_path_factory):
         environment = {
             **os.environ,
             **compilation_cache,
-            "XLA_FLAGS": quick_compilation.child_flags(devices=4),
+            "XLA_FLAGS": quick_compilation.child_flags(devices=2),
             "PYTHONPATH": str(ROOT),
             "PADIR": str(Path(sys.executable).parent / "padir"),
             "PORT": str(port),
@@ -102,7 +99,7 @@ def launch(tiny, compilation_cache, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(launch, tiny, tmp_path_factory):
-    """Run directories by devices: 1, 2 and 8 of one process, and 2 processes of 4 in every layout of `LAYOUTS`."""
+    """Run directories by devices: 1, 2 and 8 of one process, and 2 processes of 2 in every layout of `LAYOUTS`."""
     folder = tmp_path_factory.mktemp("runs")
     for name, arguments in LAYOUTS.items():
         done = launch(folder / name, *arguments)
@@ -178,7 +175,7 @@ def cut_off(path):
 def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, runs, tmp_path, damage):
     """Sharded over both processes; it is the arrays that the second of them would read."""
     run_dir = tmp_path / "run"
-    shutil.copytree(runs["2x4 split"], run_dir)
+    shutil.copytree(runs["2x2 split"], run_dir)
     damaged = list((run_dir / "checkpoints" / "20" / "params").glob("ocdbt.process_1/d/*"))
     assert damaged
     for path in damaged:
@@ -188,7 +185,7 @@ def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(l
     assert done.stderr.count("checkpoints/20: cannot be restored; it is damaged") == 1
     assert ("has changed since it was saved); it is set aside" in done.stderr) == (damage is one_bit)
     assert "it is set aside as damaged_20" in done.stderr and "resuming at step 15 of 20" in done.stderr
-    for leaf, other in zip(params(run_dir), params(runs["2x4 split"]), strict=True):
+    for leaf, other in zip(params(run_dir), params(runs["2x2 split"]), strict=True):
         np.testing.assert_array_equal(leaf, other)
 
 
@@ -219,7 +216,7 @@ def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
 
 
 def test_what_the_first_process_refuses_ends_them_all(launch, runs):
-    done = launch(runs["2x4"], "--gin.NetworkConfig.mlp_dim=128")
+    done = launch(runs["2x2"], "--gin.NetworkConfig.mlp_dim=128")
     assert done.returncode == 2
     assert done.stderr.count("holds a run with another configuration (model.network.mlp_dim: 64 there, 128 now)") == 1
     assert "padir train: save_model failed in process 0; see the message of that process" in done.stderr
