@@ -26,7 +26,7 @@ help: ## list the targets
 demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded language pair (DEMO_DIR)
 	.venv/bin/padir demo --output_dir "$(DEMO_DIR)"
 
-test: $(INSTALLED) ## run every test (ARGS goes to pytest)
+test: $(INSTALLED) ## run the tests (ARGS goes to pytest; all of them with ARGS=--slow)
 	.venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quality: check-data $(INSTALLED) ## PaDIR, its teacher and its rivals on real text (DATA=folder PRESET=cpu|gpu REVERSE=1)

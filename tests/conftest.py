@@ -59,8 +59,17 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take longest first."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--slow` runs everything."""
+    parser.addoption("--slow", action="store_true", help="run also the tests that are marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is slow unless it is asked for, and puts the files that take longest first."""
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
     def place(item: pytest.Item) -> int:
         name = item.path.relative_to(TESTS).as_posix()

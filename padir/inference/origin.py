@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padir.data.vocabulary import Vocabulary
@@ -24,8 +25,8 @@ class Origin:
 
     vocabulary: Vocabulary
     decode: DecodeConfig
-    source: tuple[int, ...]
-    tokens: tuple[int, ...]
-    steps_run: tuple[int, ...]
-    clamped: tuple[bool, ...] = ()
-    edited: tuple[int, ...] = ()
+    source: Sequence[int]
+    tokens: Sequence[int]
+    steps_run: Sequence[int]
+    clamped: Sequence[bool] = ()
+    edited: Sequence[int] = ()

@@ -221,8 +221,8 @@ class Translator(Decoder):
         # Whatever the samples of a text cost, it is paid for the text.
         queries = jax.tree.map(lambda field: int(field[row].sum()), hypotheses.queries)
         met = None if self.constraint is None else not failed and self.constraint.met(source, text)
-        steps_run = tuple(hypotheses.steps_run[row].tolist())
-        origin = Origin(self.vocabulary, decode, tuple(source), tuple(filter(None, ids[0])), steps_run)
+        tokens = [token for token in ids[0] if token]
+        origin = Origin(self.vocabulary, decode, list(source), tokens, hypotheses.steps_run[row].tolist())
         return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met, origin)
 
 

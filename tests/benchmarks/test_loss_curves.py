@@ -35,6 +35,7 @@ def test_batches_are_of_short_pairs(script, tiny):
     assert (found[:, 0] != 0).sum() == (validation.lengths.max(axis=1) <= 16).sum()
 
 
+@pytest.mark.slow
 def test_runs_of_one_seed_are_alike(script, tiny, monkeypatch):
     """Eight updates: the loss falls, and rounding moves it less than another seed does."""
     sizes = {"embed_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64}

@@ -22,6 +22,7 @@ def test_growth_by_hand(script):
     assert found == {"mb_at_first": 300.0, "mb_at_last": 305.0, "mb_at_most": 305.0}
 
 
+@pytest.mark.slow
 def test_memory_stays(tiny, run_python, tmp_path):
     """If the state (at least 300 kB of parameters) leaked at every update, memory would grow by over 100 MB.
 

@@ -65,6 +65,7 @@ def test_figures_by_hand(script):
     assert script._against_t5x("PaDIR, 1 stage", timing) == {}
 
 
+@pytest.mark.slow
 def test_each_model_has_its_own_figures_beside_plain_products(script, monkeypatch):
     alive = weakref.WeakSet()
 
@@ -86,6 +87,7 @@ def test_each_model_has_its_own_figures_beside_plain_products(script, monkeypatc
         assert row["of_machine"] == pytest.approx(row["gflops_per_second"] / fastest)
 
 
+@pytest.mark.slow
 def test_rounded_products_beside_float32(script):
     sizes = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5, "batch": 2}
     result = script.measure(repeats=1, **sizes, compute_type="bfloat16")

@@ -64,6 +64,7 @@ def test_a_training_run(tmp_path):
     assert not os.path.exists("nowhere")
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_what_does_not_fit_has_status_1_and_says_what_would():
     done = padir("train", "--topology=v5e-1", *TINY, "--batch_size=65536", "--gin.train.buckets=(32,)", status=1)

@@ -41,12 +41,16 @@ COMBINATIONS = [
     for row, topology in enumerate(("v3-8", "v4-8", "v5e-4", "v6e-4"))
     for column, preset in enumerate(PRESETS)
 ]
+# In these each generation, layout, kind of model and number of slices occurs; the others are compiled with --slow.
+QUICK = (0, 5, 11, 14)
 
 
 def test_each_two_of_a_combination_meet():
     for one, other in itertools.combinations(range(4), 2):
         pairs = {(each[one], each[other]) for each in COMBINATIONS}
         assert len(pairs) == len({each[one] for each in COMBINATIONS}) * len({each[other] for each in COMBINATIONS})
+    for values in zip(*COMBINATIONS, strict=True):
+        assert {values[index] for index in QUICK} == {*values}
 
 
 def layout(preset):
@@ -61,7 +65,13 @@ def as_for_users(monkeypatch):
     jax.config.update("jax_disable_most_optimizations", True)
 
 
-@pytest.mark.parametrize(("topology", "kind", "preset", "num_slices"), COMBINATIONS)
+@pytest.mark.parametrize(
+    ("topology", "kind", "preset", "num_slices"),
+    [
+        each if index in QUICK else pytest.param(*each, marks=pytest.mark.slow)
+        for index, each in enumerate(COMBINATIONS)
+    ],
+)
 def test_every_layout_compiles_and_fits(topology, kind, preset, num_slices):
     slices = named(topology, num_slices)
     # A second stage would only be compiled as the first is.

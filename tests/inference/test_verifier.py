@@ -14,6 +14,7 @@ from padir.decoding.guided import Guided
 from padir.decoding.listed import Listed
 from padir.decoding.rejection import LocallyConstrained, TokenwiseRejection
 from padir.decoding.sampling import Sampling
+from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verifiers import AlwaysAccept, Probe
 from padir.errors import PadirError
 from padir.evaluation.evaluate import evaluate
@@ -129,8 +130,8 @@ def test_what_does_not_fit_is_refused(tiny, folder, translator, texts):
         translator.translate(texts, Autoregressive())
     with pytest.raises(PadirError, match="there is none; give --verifier=DIR"):
         padir.load(tiny.ar).translate(texts, Guided())
-    with pytest.raises(PadirError, match="LocallyConstrained weighs every next token"):
-        translator.translate(texts, Guided(sampler=LocallyConstrained()))
+    with pytest.raises(PadirError, match="ValueGuided.children = 'all' weighs every next token"):
+        translator.translate(texts, Guided(sampler=ValueGuided(children="all")))
     with pytest.raises(PadirError, match="Backtracking writes until EOS"):
         translator.translate_ids([[5, EOS_ID]], lengths=[4])
     with pytest.raises(PadirError, match="Guided does not fit a PadirModel"):

@@ -42,7 +42,7 @@ def assert_same_best(found, every):
     np.testing.assert_allclose(found.scores[:, 0], every.scores[:, 0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("weight", [0.1, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("weight", [0.3, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.1, 1.0, 5.0))])
 def test_the_best_hypothesis_is_that_of_all(params, sources, weight):
     rank = RankByLogProbability(length_weight=weight)
     every = decode(params, sources, dataclasses.replace(FIVE, rank=rank))

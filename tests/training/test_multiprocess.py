@@ -49,8 +49,7 @@ Cadence.evaluate = 20
 Cadence.checkpoint = 15
 """
 
-# Everything split: parameters and optimizer state over both processes, layers over the 2 devices of each; and an average
-# kept.
+# Everything split: parameters and optimizer state over both processes, layers over the devices of each; and an average.
 SPLIT = ["--gin.Layout.preset='fsdp+tensor'", "--gin.Layout.model=2", "--gin.OptimizerConfig.ema_decay=0.9"]
 # How long a test waits for what it is about to interrupt, in moments of 0.02 s: two minutes, for a busy machine.
 MOMENTS = 6000
@@ -171,7 +170,7 @@ def cut_off(path):
     (path.parents[3] / "SHA256SUMS").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("damage", [one_bit, cut_off])
+@pytest.mark.parametrize("damage", [one_bit, pytest.param(cut_off, marks=pytest.mark.slow)])
 def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, runs, tmp_path, damage):
     """Sharded over both processes; it is the arrays that the second of them would read."""
     run_dir = tmp_path / "run"

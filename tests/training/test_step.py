@@ -172,7 +172,14 @@ def test_reports_indices_stay_on_the_host():
     assert set(model_features(batch)) == {"encoder_input_tokens", "decoder_target_tokens"}
 
 
-@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}, {"skip_non_finite": True}, {"accumulate": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"ema_decay": 0.9}, {"accumulate": 2}),
+        *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"skip_non_finite": True})),
+    ],
+    ids=str,
+)
 def test_nothing_of_the_state_is_copied(options):
     """But it is where XLA is not asked to look closer."""
     if jax.default_backend() != "cpu":
@@ -218,7 +225,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
 
 
 @pytest.mark.parametrize("model", [PADIR, AR], ids=["padir", "ar"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_update_as_a_tpu_does_it(model, accumulate, monkeypatch):
     """Heads as axes, one reduction for softmax, a table of tokens for each device: the same numbers."""
     mesh, _, _ = compiled(model, 8)
@@ -235,7 +242,7 @@ def test_an_update_as_a_tpu_does_it(model, accumulate, monkeypatch):
     assert_close(found.params, expected.params, 1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_layers_in_a_loop_are_trained_alike(accumulate):
     """On eight devices; the second layer makes it a loop."""
     model = dataclasses.replace(AR, network=dataclasses.replace(AR.network, num_encoder_layers=2, num_decoder_layers=2))

@@ -157,7 +157,10 @@ print(json.dumps([statuses, unfinished, finished, digests]))
 """
 
 
-@pytest.mark.parametrize(("processes", "where", "kills"), [(1, "disk", 10), (2, "disk", 4), (2, "bucket", 10)])
+@pytest.mark.parametrize(
+    ("processes", "where", "kills"),
+    [(1, "disk", 10), (2, "bucket", 10), pytest.param(2, "disk", 10, marks=pytest.mark.slow)],
+)
 def test_kills_change_no_bit(tiny, run_python, tmp_path, processes, where, kills, request):
     place = ""
     if where == "bucket":
