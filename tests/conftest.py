@@ -304,6 +304,8 @@ def load_script():
     def load(name: str):
         spec = importlib.util.spec_from_file_location(f"{name}_script", TESTS.parent / "benchmarks" / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
+        # Dataclasses look their module up there.
+        sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         return module
 
