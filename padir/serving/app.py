@@ -66,7 +66,8 @@ class Server:
         self.batcher: Batcher | None = None
         self._max_wait, self._languages = max_wait, languages
         self._needed = [call for model in models for call in model.warm_up()] if warm_up else []
-        self._page = [call for model in models for call in model.warm_up_page()] if warm_up else []
+        # The page's as well: while one is compiled, requests wait.
+        self._needed += [call for model in models for call in model.warm_up_page()] if warm_up else []
         self._warm = 0
         self.metrics.gauge("padir_queue_texts", "Texts that wait.", lambda: len(self.batcher or ()))
         self.metrics.gauge("padir_warm_programs", "Programs compiled at the start.", lambda: self._warm)
@@ -74,7 +75,7 @@ class Server:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all programs that queries without options need are compiled."""
+        """Whether all programs that the page and queries without options need are compiled."""
         return self.batcher is not None and self._warm >= len(self._needed)
 
     @contextlib.asynccontextmanager
@@ -86,8 +87,6 @@ class Server:
         )
         for call in self._needed:
             self.batcher.in_background(lambda call=call: self._warm_one(call))
-        for call in self._page:
-            self.batcher.in_background(call)
         self.batcher.start()
         yield
         await self.batcher.close()
