@@ -36,6 +36,8 @@ FORMATS = ("safetensors", "stablehlo")
 PLATFORMS = ("cpu", "cuda", "tpu")
 # How long JAX promises to read what jax.export has written (its documentation: "6 months").
 _READABLE_DAYS = 180
+# What the command has saved before the folder is written.
+_CONFIGURATION = "export.gin"
 
 
 def export(
@@ -115,7 +117,7 @@ def export_programs(
 
     Args:
       translator: the opened model.
-      output_dir: the folder to write; it appears when it is complete.
+      output_dir: the folder to write; it appears when it is complete. An `export.gin` that is there is kept.
       decode: how to decode, as returned by `checked`.
       platforms, batch_sizes, source_buckets: see `export`.
 
@@ -167,6 +169,11 @@ def export_programs(
         copy_file(load_program.__file__, inside / "load_program.py")
         (inside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         checksums.write_checksums(inside, ["."])
+        if folder.exists():
+            # The configuration. It has no checksum, since a further command would replace it before it is refused.
+            for kept in folder.iterdir():
+                kept.rename(inside / kept.name)
+            folder.rmdir()
         inside.rename(folder)
 
 
@@ -178,7 +185,7 @@ def _check(
     batch_sizes: Sequence[int],
     source_buckets: Sequence[int],
 ) -> None:
-    if folder.exists():
+    if folder.exists() and {path.name for path in folder.iterdir()} - {_CONFIGURATION}:
         raise PadirError(f"{folder}: exists; choose another output_dir, or delete it")
     if not platforms:
         raise PadirError(f"export.platforms: name one or more of {', '.join(PLATFORMS)}")

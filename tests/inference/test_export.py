@@ -12,6 +12,7 @@ import jax
 import pytest
 from stand_in import sentence, train_vocabulary
 
+import padir
 from padir.cli import main as cli
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.autoregressive import Autoregressive
@@ -177,6 +178,20 @@ def test_the_command(tmp_path, capsys):
     arguments = ["export", "--run_dir=nothing", f"--output_dir={folder}", "--format=stablehlo", "--platforms", "cpu"]
     assert cli.main(arguments) == 2
     assert "nothing: no trained model found here" in capsys.readouterr().err
+
+
+def test_the_command_writes_what_translates(tiny, tmp_path, capsys):
+    """Beside the configuration, which it has saved before; and it does not do so twice."""
+    folder = tmp_path / "p"
+    arguments = ["export", f"--run_dir={tiny.padir}", f"--output_dir={folder}", "--format=stablehlo", "--platforms=cpu"]
+    arguments += ["--gin.export.batch_sizes=(1,)", "--gin.export.source_buckets=(16,)"]
+    assert cli.main(arguments) == 0
+    assert "export.batch_sizes = (1,)" in (folder / "export.gin").read_text()
+    assert "export.gin" not in (folder / "SHA256SUMS").read_text()
+    text = "the dog sees the old car."
+    assert load_program.load(folder)([text]) == [padir.load(tiny.padir).translate([text])[0].text]
+    assert cli.main(arguments) == 2
+    assert "exists; choose another output_dir" in capsys.readouterr().err
 
 
 def test_an_export_replaces_nothing(exported):
