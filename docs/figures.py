@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 
 from padir.analysis.paper import PAPER
+from padir.benchmark.serve import load_table
 from padir.brackets import thesis as brackets_thesis
 from padir.brackets.settings import EXACT, TRAINED
 from padir.dyck.report import tables as dyck_tables
@@ -370,7 +371,7 @@ def pages() -> dict[Path, str]:
     )
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     environment.globals |= {helper.__name__: helper for helper in HELPERS}
-    environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables}
+    environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables, "load_table": load_table}
     environment.globals |= {"brackets_thesis": brackets_thesis, "topics_thesis": topics_thesis}
     written = {}
     for template in sorted(TEMPLATES.rglob("*.md.j2")):
