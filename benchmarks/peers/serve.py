@@ -12,6 +12,7 @@ server needs padir[serve] and ctranslate2 in one environment:
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,10 +40,14 @@ class EngineModel(ServedModel):
     engine: Any
     beam_size: int
 
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        pieces = self.translator.vocabulary.pieces(range(self.translator.vocabulary.num_pieces))
+        return {piece: index for index, piece in enumerate(pieces)}
+
     def translate(self, sources: Sequence[Sequence[int]], decode: DecodeConfig) -> list[Translation]:
         """Translates one batch; the engine pads and decodes as it likes."""
         vocabulary, longest = self.translator.vocabulary, self.translator.model.max_target_length
-        ids = {piece: index for index, piece in enumerate(vocabulary.pieces(range(vocabulary.num_pieces)))}
         found = self.engine.translate_batch(
             [[*vocabulary.pieces(source[:-1]), "</s>"] for source in sources],
             beam_size=self.beam_size,
@@ -51,7 +56,9 @@ class EngineModel(ServedModel):
         best = [each.hypotheses[0] for each in found]
         # A pass of the decoder for each token, and one for EOS.
         return [
-            Translation(vocabulary.decode(ids.get(piece, UNK_ID) for piece in pieces), 0.0, *[len(pieces) + 1] * 2)
+            Translation(
+                vocabulary.decode(self._ids.get(piece, UNK_ID) for piece in pieces), 0.0, *[len(pieces) + 1] * 2
+            )
             for pieces in best
         ]
 

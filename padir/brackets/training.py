@@ -135,6 +135,7 @@ def _train(
         return entropy + training.contrastive * term, entropy
 
     def of_seed(given: tuple[Params, Array]) -> tuple[Params, Array]:
+        """Trains one network, from its parameters and the key of its data."""
         params, seed = given
 
         def update(state, step: Array):

@@ -223,6 +223,7 @@ def constrained_windows(verify_fn: VerifyFn, automaton: Automaton, *, ends_early
     """
 
     def verify(inputs: Array, cache: DecoderCache) -> tuple[Array, DecoderCache]:
+        """The verifier's log-probabilities, -inf where the automaton allows no token; the cache has its states."""
         position, track = cache.position, cache.progress
         rows, size = inputs.shape
         every = automaton.repeat(rows // automaton.rows)

@@ -318,6 +318,7 @@ class _Walker:
             return ~walk.done & ~walk.unseen
 
         def step(walk: _Walk) -> _Walk:
+            """One move of each row that can move without a pass; rows whose walk is over end or start again."""
             here, leaf = can_move(walk), self.leaf(walk)
             over = here & ((walk.leaves_at >= walk.stop_at) | (leaf & (not self.config.lazy)))
             tried = here & ~over & (walk.trials >= self.config.max_trials)

@@ -55,6 +55,7 @@ def load(folder, *, steps=None):
     others = [np.array(manifest["key"], np.uint32), *passes]
 
     def translate(texts):
+        """Returns the translation of each text, in order; texts of similar length share a batch."""
         sources, found = [[*pieces.encode(text), 1] for text in texts], [""] * len(texts)
         if wrong := [n for n, ids in enumerate(sources, 1) if not 1 < len(ids) <= manifest["longest_source"]]:
             raise ValueError(f"text {wrong[0]}: blank, or longer than {manifest['longest_source']} tokens")

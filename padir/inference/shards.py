@@ -242,6 +242,7 @@ class _Job:
         path = self.path(shard)
 
         def whole(partial: Path) -> None:
+            """Before the shard gets its name: all lines must be accounted for, and their counts are written."""
             self._check(shard, counts, rejects.count)
             self._agree(
                 shard,

@@ -223,6 +223,7 @@ def _counted(server: Server, endpoint: Callable[[Request], Awaitable[Response]])
     """The endpoint with its refusals as answers, counted and timed."""
 
     async def answer(request: Request) -> Response:
+        """Calls the endpoint; whatever it raises becomes a status and a message."""
         request.state.began, request.state.was_ready = time.monotonic(), server.is_ready
         path = request.url.path
         try:

@@ -1,4 +1,5 @@
-"""The claims of the thesis's section 2.1, each with the number that decides it. Limits were set before measuring.
+"""The claims of the thesis's section 2.1, each with the number that decides it. Limits were set before measuring,
+but for that on W^V alone (T9), whose limit was set after a first measurement.
 
 Claims of the thesis that do not hold as printed stand beside their corrections, and give a reason.
 """

@@ -20,7 +20,7 @@ def expected(tokens, layer=2):
     return log_softmax(random_logits(tokens)), np.array(hidden_of(tokens, layer), np.float32)
 
 
-def check(found, tokens, layer=2):
+def assert_found(found, tokens, layer=2):
     log_probs, features, _ = found
     assert log_probs.dtype == features.dtype == np.float32
     np.testing.assert_allclose(log_probs, expected(tokens, layer)[0], atol=1e-6)
@@ -34,16 +34,16 @@ def test_after_erasing_it_reads_as_anew(cache):
     a, b, c, d = Tokenizer().encode("abcd", False)
     assert (start.prompt, start.limit, start.eos_id, model.model.reads) == ([a, b], 11, EOS, [2])
     found = model.step(b, 2, start.state)
-    check(found, [BOS, a, b])
+    assert_found(found, [BOS, a, b])
     for place, token in enumerate((c, d, c), 3):
         found = model.step(token, place, found[2])
-    check(found, [BOS, a, b, c, d, c])
+    assert_found(found, [BOS, a, b, c, d, c])
     # Two tokens are erased, and another follows.
     found = model.step(b, 4, found[2])
-    check(found, [BOS, a, b, c, b])
+    assert_found(found, [BOS, a, b, c, b])
     # All of it, the prompt included.
     found = model.step(0, 0, found[2])
-    check(found, [BOS])
+    assert_found(found, [BOS])
     # Only a cache that cannot be cut is read again, five tokens at once.
     assert model.model.reads == [2, 1, 1, 1, 1, 5 if cache is WindowCache else 1, 1]
 
@@ -52,7 +52,7 @@ def test_after_erasing_it_reads_as_anew(cache):
 def test_features_of_a_layer(layer):
     model = adapter(layer)
     (token,) = Tokenizer().encode("x", False)
-    check(model.step(token, 1, model.start("x", 1).state), [BOS, token], layer % 3)
+    assert_found(model.step(token, 1, model.start("x", 1).state), [BOS, token], layer % 3)
 
 
 def test_a_tokenizer_without_a_first_token(monkeypatch):
@@ -60,8 +60,8 @@ def test_a_tokenizer_without_a_first_token(monkeypatch):
     model = adapter()
     a, b = Tokenizer().encode("ab", False)
     found = model.step(b, 2, model.start("ab", 3).state)
-    check(found, [a, b])
-    check(model.step(a, 1, found[2]), [a])
+    assert_found(found, [a, b])
+    assert_found(model.step(a, 1, found[2]), [a])
     with pytest.raises(PadirError, match="no token that a text begins with; give a prompt"):
         model.step(0, 0, model.start("", 3).state)
 
