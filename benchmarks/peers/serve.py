@@ -7,6 +7,8 @@ server needs padir[serve] and ctranslate2 in one environment:
   peers/bin/ct2-transformers-converter --model pretrained/tatoeba_de_en_ar --output_dir runs/ctranslate2
   pip install 'ctranslate2>=4.6'
   python benchmarks/peers/serve.py --engine=runs/ctranslate2 --port=8001
+
+With --compare=FILE it serves nothing, but says how many lines of a file both engines translate alike.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import padir
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
+from padir.files.lines import lines_of
 from padir.inference.translation import Translation
 from padir.models.kinds import DecodeConfig
 from padir.serving.app import Server
@@ -63,8 +68,16 @@ class EngineModel(ServedModel):
         ]
 
 
+def alike(model: EngineModel, texts: Sequence[str]) -> int:
+    """How many of some texts padir and the engine translate to the same text, by the model's decode."""
+    sources = [model.tokenize(text, "a line") for text in texts]
+    ours = model.translator.translate_ids(sources, model.decode, batch_size=model.sizes[-1])
+    theirs = model.translate(sources, model.decode)
+    return sum(one.text == other.text for one, other in zip(ours, theirs, strict=True))
+
+
 def main() -> None:
-    """Serves until it is told to stop."""
+    """Serves until it is told to stop, or compares the engines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run_dir", default="tatoeba_de_en_ar", help="the model: its vocabulary and limits")
     parser.add_argument("--engine", required=True, help="folder of the converted model")
@@ -73,6 +86,7 @@ def main() -> None:
     parser.add_argument("--max_batch_size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--port", type=int, default=8001)
+    parser.add_argument("--compare", help="file with a text on each line, which both engines translate")
     options = parser.parse_args()
 
     # Only here, so that the tests, which have a stand-in for it, can import this file.
@@ -84,7 +98,12 @@ def main() -> None:
     translator = padir.load(options.run_dir)
     sizes = batch_sizes(options.max_batch_size)
     name = f"CTranslate2 {options.compute_type}"
-    model = EngineModel(name, translator, translator.default_decode, sizes, engine, options.beam_size)
+    decode = Autoregressive() if options.beam_size == 1 else BeamSearch(beam_size=options.beam_size)
+    model = EngineModel(name, translator, decode, sizes, engine, options.beam_size)
+    if options.compare:
+        texts = [line.raw.decode("utf-8") for line in lines_of(options.compare) if line.raw.strip()]
+        print(f"{alike(model, texts)} of {len(texts)} lines are translated alike")
+        return
     # There is nothing to compile.
     listen(Server([model], Limits(), warm_up=False), host="127.0.0.1", port=options.port)
 

@@ -33,3 +33,20 @@ def test_pieces_go_in_and_texts_come_out(load_script, tiny):
     assert first.text.startswith(vocabulary.decode(ids)) and second.text.startswith(vocabulary.decode(ids[-2:]))
     # One pass of the decoder for each token, the unknown one and EOS.
     assert (first.steps_run, second.steps_run) == (len(ids) + 1, 3)
+
+
+def test_texts_that_are_alike_are_counted(load_script, tiny):
+    translator = padir.load(tiny.ar)
+    decode, texts = translator.default_decode, ["the dog sees the old car.", "my friend finds this house."]
+    ours = [translation.text for translation in translator.translate(texts, decode)]
+    answers = [[[], ours[1]], [ours[0], ours[1]]]
+
+    class Says(Engine):
+        def translate_batch(self, sources, **options):
+            found = answers.pop(0)
+            ids = [translator.vocabulary.encode(text) if text else [] for text in found]
+            return [SimpleNamespace(hypotheses=[translator.vocabulary.pieces(each)]) for each in ids]
+
+    script = load_script("peers/serve")
+    model = script.EngineModel("CT", translator, decode, (1, 4), Says(), 1)
+    assert script.alike(model, texts) == 1 and script.alike(model, texts) == 2
