@@ -10,9 +10,6 @@ VARIATION = {
     "complete": {"standard, linear positions": 2.20, "standard, no positions": 2.27, "minimal first layer": 0.24},
     "prefixes": {"standard, linear positions": 11.92, "standard, no positions": 14.51, "minimal first layer": 0.34},
 }
-# Its random baselines there, and in Table 2.6. They are not causal Dirichlet(1), which gives 3.10 and 3.30.
-VARIATION_BASELINE = 2.85
-LAYERS_BASELINE = 3.33
 # Table 2.6: mean attention variation of each layer, by (k, D, layers). It calls D "m".
 LAYERS = {
     (2, 4, 2): (0.047, 7.721),

@@ -327,14 +327,11 @@ class _Walker:
             walk = walk.replace(done=walk.done | (over & leaf) | failed, failed=walk.failed | failed)
             walk = self.move(walk, path, here & ~over & ~tried)
             depth, account = self.depth(walk), walk.queries
-            walk = walk.replace(
-                runs_left=walk.runs_left - again,
-                queries=account.replace(
-                    backtracks=account.backtracks + (again & (depth > 0)),
-                    erased=account.erased + jnp.where(again, depth, 0),
-                ),
+            account = account.replace(
+                backtracks=account.backtracks + (again & (depth > 0)),
+                erased=account.erased + jnp.where(again, depth, 0),
             )
-            return self.start(walk, again)
+            return self.start(walk.replace(runs_left=walk.runs_left - again, queries=account), again)
 
         return jax.lax.while_loop(lambda walk: can_move(walk).any(), step, walk)
 

@@ -1,4 +1,4 @@
-"""All samplers at about the same number of queries: validity, diversity, and the law of what they write.
+"""All samplers on a few prompts: validity, diversity, the law of what they write, and what they cost in queries.
 
 The restricted law π* of a prompt's completions is that of the language model among valid ones. It is exact here: there
 are few words that begin with a prompt, and the model scores each. (The thesis gives no numbers for this comparison.)

@@ -21,7 +21,7 @@ from padir import __version__
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files import checksums
-from padir.files.atomic import copy_file
+from padir.files.atomic import copy_file, rename_folder
 from padir.files.paths import local_path
 from padir.inference import load_program
 from padir.inference.decoder import SOURCE_BUCKETS
@@ -172,9 +172,8 @@ def export_programs(
         if folder.exists():
             # The configuration. It has no checksum, since a further command would replace it before it is refused.
             for kept in folder.iterdir():
-                kept.rename(inside / kept.name)
-            folder.rmdir()
-        inside.rename(folder)
+                copy_file(kept, inside / kept.name)
+        rename_folder(inside, folder)
 
 
 def _check(

@@ -244,12 +244,8 @@ class _Job:
         def whole(partial: Path) -> None:
             """Before the shard gets its name: all lines must be accounted for, and their counts are written."""
             self._check(shard, counts, rejects.count)
-            self._agree(
-                shard,
-                "lines of output",
-                counts.read if self._is_text else counts.translated,
-                count_lines([str(partial)]),
-            )
+            lines_of_output = counts.read if self._is_text else counts.translated
+            self._agree(shard, "lines of output", lines_of_output, count_lines([str(partial)]))
             if not rejects.count:
                 # Of an attempt that was killed.
                 self.rejects_path(shard).unlink(missing_ok=True)

@@ -16,11 +16,6 @@ TABLE_2_2 = {
     "Adam, 0.003": (0.0916, 0.00185, 0.00256),
     "Adam, 0.01": (0.0918, 0.00182, 0.00256),
 }
-# Figures 2.5 and 2.6, squared error and SGD: the mean of the blocks, the mean and standard deviation of the rest.
-BLOCKS = {
-    "Figure 2.5": (0.00552563, -0.00015675332, 0.00060286524),
-    "Figure 2.6": (0.006545205, -0.0006503917, 0.0006370574),
-}
 
 # Tables 2.3 and 2.4: same topic / different topic, of cosines, dot products and attention, by model and by the
 # threshold of ambiguity 0.0005, 0.001 and 0.002.
