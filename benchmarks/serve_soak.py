@@ -30,6 +30,9 @@ from padir.benchmark.facts import run_facts
 from padir.benchmark.http_client import HttpClient
 from padir.files.lines import lines_of
 
+# Texts that a client asks for at once.
+_FLOOD = 200
+
 
 class Soak:
     """What has been asked of a server, and what came of it.
@@ -84,7 +87,7 @@ class Soak:
             size = self._random.randrange(200)
             await self._send(self._random.choice((head % size, b"")) + self._random.randbytes(size) + b"\r\n\r\n", 0.5)
         elif fault == "flood":
-            await asyncio.gather(*(self.ask(text) for text in self._random.choices(list(self.expected), k=200)))
+            await asyncio.gather(*(self.ask(text) for text in self._random.choices(list(self.expected), k=_FLOOD)))
         else:
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(1)
@@ -151,7 +154,10 @@ async def soak(options: argparse.Namespace, rest: list[str]) -> dict:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    command = [sys.executable, "-m", "padir.cli", "serve", f"--run_dir={options.run_dir}", f"--port={port}", *rest]
+    # A queue that a flood does not fit into.
+    limits = ["--gin.serve.limits=@Limits()", f"--gin.Limits.max_queue={_FLOOD // 2}"]
+    command = [sys.executable, "-m", "padir.cli", "serve", f"--run_dir={options.run_dir}", f"--port={port}", *limits]
+    command += rest
     server = subprocess.Popen(command)
     try:
         state = Soak(port, options.seed)

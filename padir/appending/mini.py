@@ -229,7 +229,7 @@ def compare(writer: Writer, verifiers: Mapping[str, tuple[int | None, Any]]) -> 
 
 
 def claims(found: Mapping[str, Row], verifiers: Mapping[str, tuple[int | None, Any]]) -> list[Claim]:
-    """What should come out, of the layer with the best validation accuracy; limits were set before a run of this size."""
+    """What should come out, of the layer with the best validation accuracy; limits were set before a run at size."""
     best = max(verifiers, key=lambda name: verifiers[name][1].accuracy)
     plain, ours, block, random = (found[name] for name in (PLAIN, f"backtracking, {best}", BLOCK, RANDOM))
 

@@ -16,16 +16,22 @@ import padir
 from padir.cli import main as cli
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.backtracking import Backtracking
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
+from padir.decoding.verifiers import Probe
 from padir.errors import PadirError
 from padir.files.checksums import file_hash
 from padir.inference import load_program
 from padir.inference.export import export, export_programs
 from padir.inference.translator import Translator
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.guided import Judge
 from padir.models.padir import PadirModel
+from padir.models.rescoring import Rescorer
+from padir.models.verification import Verifier
 from padir.nn.network import NetworkConfig
 
 NETWORK = NetworkConfig(
@@ -42,14 +48,14 @@ def vocabulary(tmp_path_factory):
     return Vocabulary.load(train_vocabulary(tmp_path_factory.mktemp("vocabulary") / "v.model"))
 
 
-def make(vocabulary, kind, compute_type=None):
+def make(vocabulary, kind, compute_type=None, **helpers):
     if kind == "autoregressive":
         network = dataclasses.replace(NETWORK, causal=True, positional_attention=False)
         model = AutoregressiveModel(vocabulary.ids, network, 40, 12)
     else:
         model = PadirModel(vocabulary.ids, NETWORK, 40, 12, causal_stage=kind == "both")
     params = jax.tree.map(lambda leaf: leaf * (3 if kind == "autoregressive" else 1), model.init(3))
-    return Translator(model, params, vocabulary, step=7, compute_type=compute_type)
+    return Translator(model, params, vocabulary, step=7, compute_type=compute_type, **helpers)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,30 @@ def test_every_kind_of_decode(vocabulary, tmp_path, kind, decode, compute_type):
     translator = make(vocabulary, kind, compute_type)
     export_programs(translator, tmp_path / "p", decode, platforms=("cpu",), batch_sizes=(4,), source_buckets=(40,))
     assert load_program.load(tmp_path / "p")(TEXTS) == texts_of(translator, decode)
+
+
+@pytest.mark.parametrize("helper", ["rescorer", "teacher", "judge"])
+def test_a_decode_with_another_model(vocabulary, tmp_path, helper):
+    causal, padir_kind = make(vocabulary, "autoregressive"), "padir"
+    decode = Refinement(num_steps=2, num_hypotheses=3, target_buckets=(8,), drop_repeats=False)
+    if helper == "rescorer":
+        helpers = {"helper": Rescorer(causal.model, causal.params)}
+    elif helper == "teacher":
+        helpers, decode = {"helper": Verifier(causal.model, causal.params)}, Verified()
+    else:
+        probe = Probe.fresh((NETWORK.embed_dim,), jax.random.key(1))
+        helpers, decode = {"judge": Judge(probe)}, Guided(sampler=Backtracking(stride=2))
+        padir_kind = "autoregressive"
+    translator = make(vocabulary, padir_kind, **helpers)
+    export_programs(translator, tmp_path / "p", decode, platforms=("cpu",), batch_sizes=(4,), source_buckets=(40,))
+    expected = texts_of(translator, decode)
+    assert load_program.load(tmp_path / "p")(TEXTS) == expected
+    # The other model has a say in it.
+    if helper == "judge":
+        alone = texts_of(causal, Autoregressive())
+    else:
+        alone = texts_of(make(vocabulary, "padir"), Refinement(num_steps=2, target_buckets=(8,), drop_repeats=False))
+    assert expected != alone
 
 
 def test_what_a_folder_holds(exported):

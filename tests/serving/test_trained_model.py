@@ -1,0 +1,47 @@
+"""Traces and edits of a trained model through the application: what the library says of the same sentence."""
+
+import asyncio
+
+from asgi_client import serving
+
+import padir
+from padir.data.records import PreparedSet
+from padir.decoding.refinement import Refinement
+from padir.inference.trace import watch, watch_further
+from padir.serving.app import Server
+from padir.serving.limits import Limits
+from padir.serving.models import ServedModel
+from padir.types import EOS_ID
+
+DECODE = Refinement(num_steps=3, target_buckets=(16,))
+
+
+def last_written(answer):
+    """The token ids of the last step of the best hypothesis."""
+    return answer[1]["trace"]["hypotheses"][0]["steps"][-1]["ids"]
+
+
+def test_a_trace_and_an_edit_of_it(tiny):
+    translator = padir.load(tiny.padir)
+    (example,) = PreparedSet.open(tiny.data).split("test").read(range(1))
+    text = example.source_text
+
+    async def ask_both():
+        async with serving(Server([ServedModel("tiny", translator, DECODE, (1,))], Limits(), warm_up=False)) as ask:
+            traced = await ask("/translate", q=text, trace=True)
+            ids = last_written(traced)
+            other = next(token for token in ids[::-1] if token not in (EOS_ID, ids[0]))
+            edited, clamped = [other, *ids[1:]], [True, *[False] * (len(ids) - 1)]
+            return traced, (edited, clamped), await ask("/refine", text=text, tokens=edited, clamped=clamped)
+
+    traced, (edited, clamped), refined = asyncio.run(ask_both())
+    ids = [*translator.vocabulary.encode(text), EOS_ID]
+    expected, document = watch(translator, ids, DECODE, name="tiny")
+    assert traced[0] == 200 and traced[1]["translatedText"] == expected.text
+    # All but the clock.
+    assert traced[1]["trace"]["hypotheses"] == document["hypotheses"]
+    assert traced[1]["trace"]["source"] == document["source"]
+    further, document = watch_further(translator, text, edited, clamped, None, decode=DECODE, name="tiny")
+    assert refined[0] == 200 and refined[1]["translatedText"] == further.text
+    assert refined[1]["trace"]["hypotheses"] == document["hypotheses"]
+    assert last_written(refined)[0] == edited[0] != last_written(traced)[0]
