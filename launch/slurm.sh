@@ -2,9 +2,9 @@
 # Trains on GPU nodes of a Slurm cluster with one process per GPU: submits a job and returns.
 #   NODES=... GPUS=... launch/slurm.sh [--dry-run] GIN_FILE RUN_DIR [-- ARGUMENT ...]
 #   NODES=4 GPUS=8 SBATCH_TIMELIMIT=1-0 launch/slurm.sh runs/synthetic_ar.gin /shared/runs/ar -- --data_dir=/shared/data
-# RUN_DIR and the data must be in a folder that all nodes mount. Two minutes before the time limit every process gets
-# SIGTERM and saves a checkpoint. A job that reached its time limit, was preempted or lost a node is queued again and
-# resumes from its newest checkpoint. scancel ends it for good.
+# RUN_DIR and the data are in a folder that all nodes mount, or in a bucket (gs://…; padir then needs its gcs extra).
+# Two minutes before the time limit every process gets SIGTERM and saves a checkpoint. A job that reached its time limit,
+# was preempted or lost a node is queued again and resumes from its newest checkpoint. scancel ends it for good.
 # To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
 # arguments of that command (such as --inputs, --output and --shards) follow --.
 # Variables: NODES, GPUS (per node), PADIR (the command; default padir), and those of sbatch, such as SBATCH_PARTITION.

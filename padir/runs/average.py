@@ -12,8 +12,8 @@ import numpy as np
 from padir.errors import PadirError
 from padir.files.paths import as_path
 from padir.metrics.writers import read_metrics
-from padir.runs.checkpoints import Checkpointer
-from padir.runs.directory import METRICS_FOLDER, MODEL_FILE, load_model, save_model
+from padir.runs.checkpoints import Checkpointer, holds_run
+from padir.runs.directory import METRICS_FOLDER, load_model, save_model
 from padir.runs.train_state import TrainState
 from padir.runtime import sharding
 from padir.types import PyTree
@@ -47,7 +47,7 @@ def average(
     """
     if [last is not None, best is not None, ema].count(True) != 1:
         raise PadirError("average: give exactly one of --last=N, --best=N and --ema")
-    if (as_path(output_dir) / MODEL_FILE).exists():
+    if holds_run(output_dir):
         raise PadirError(f"{output_dir}: holds a run; choose another output_dir")
     model, vocabulary = load_model(run_dir)
     shapes, mesh = jax.eval_shape(model.init, 0), sharding.make_mesh()

@@ -32,6 +32,7 @@ from padir.runs.checkpoint_files import (
     naming_storage,
     tidy,
 )
+from padir.runs.directory import MODEL_FILE, TRAIN_FILE
 from padir.runs.train_state import TrainState
 from padir.runtime.distributed import all_say, first_decides, first_process, say
 from padir.runtime.sharding import replicated
@@ -301,6 +302,19 @@ class Checkpointer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def holds_run(run_dir: str | os.PathLike) -> bool:
+    """Whether the folder holds a run. One that an interrupted `padir import` or `padir average` has begun is none."""
+    directory = as_path(run_dir)
+    if not (directory / MODEL_FILE).exists():
+        return False
+    if (directory / TRAIN_FILE).exists():
+        return True
+    if not (directory / FOLDER).is_dir():
+        return False
+    with Checkpointer(directory, read_only=True) as checkpointer:
+        return bool(checkpointer.steps())
 
 
 def _items(state: TrainState, ema: bool) -> dict[str, PyTree]:

@@ -21,7 +21,7 @@ from padir.interop import huggingface, t5x
 from padir.interop.t5x_checkpoint import find_checkpoint, read_checkpoint
 from padir.models.kinds import Model
 from padir.runs import pretrained
-from padir.runs.checkpoints import Checkpointer
+from padir.runs.checkpoints import Checkpointer, holds_run
 from padir.runs.directory import MODEL_FILE, check_vocabulary, load_model, save_model
 from padir.runs.train_state import TrainState
 from padir.runtime import sharding
@@ -114,10 +114,10 @@ def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = 
     Raises:
       PadirError: `source` cannot be opened, there is no vocabulary, or `output_dir` holds a run.
     """
-    already = "is already a run directory of `padir train`; there is nothing to import"
-    for folder, what in ((output_dir, "holds a run; choose another output_dir"), (source, already)):
-        if (as_path(folder) / MODEL_FILE).exists():
-            raise PadirError(f"{folder}: {what}")
+    if holds_run(output_dir):
+        raise PadirError(f"{output_dir}: holds a run; choose another output_dir")
+    if (as_path(source) / MODEL_FILE).exists():
+        raise PadirError(f"{source}: is already a run directory of `padir train`; there is nothing to import")
     given = None if vocabulary is None else Vocabulary.load(vocabulary)
     opened = open_model(source, sharding.make_mesh(), vocabulary=given)
     save_model(output_dir, opened.model, needed_vocabulary(opened, source))

@@ -189,7 +189,7 @@ def test_what_is_damaged_is_named_and_made_again(stand_in, corpus, bucket, capfd
     assert {path: path.read_bytes() for path in output.glob("shard-*")} == whole
 
 
-@pytest.mark.parametrize("fault", ["drop", "truncate", "lose", 503, 429])
+@pytest.mark.parametrize("fault", ["drop", "truncate", "lose", "slow", 503, 429])
 def test_requests_that_fail_now_and_then(stand_in, corpus, bucket, emulator, at_once, fault):
     chance = random.Random(1)
     with emulator.faults.happen(lambda request: fault if chance.random() < 0.15 else None):

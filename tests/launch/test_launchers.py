@@ -260,6 +260,15 @@ def test_jobset(launch):
     assert pod["volumes"] == [{"name": "runs", "persistentVolumeClaim": {"claimName": "c"}}]
 
 
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_addresses_in_a_bucket_reach_padir_as_they_are(name, launch):
+    words = [*(["2"] if name == "local.sh" else []), "mine.gin", "gs://my-bucket/ar"]
+    done = launch(name, "--dry-run", *words, "--", "--data_dir=gs://my-bucket/data", **PLATFORMS.get(name, {}))
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [word for line in done.stdout.splitlines() for word in re.findall(r"--(?:run|data)_dir=[^ ']*", line)]
+    assert words[:2] == ["--run_dir=gs://my-bucket/ar", "--data_dir=gs://my-bucket/data"]
+
+
 def test_a_job_in_a_bucket_needs_no_volume(launch):
     variables = {name: value for name, value in PLATFORMS["gke.sh"].items() if name != "CLAIM"}
     words = ["--dry-run", "mine.gin", "gs://my-bucket/ar", "--", "--data_dir=gs://my-bucket/data"]

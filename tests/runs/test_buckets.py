@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import zipfile
 from pathlib import Path
 
@@ -95,6 +96,25 @@ def test_average(local, run, bucket, tmp_path):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params_of(f"{bucket}/mean"), mean)
     with pytest.raises(PadirError, match="mean: holds a run; choose another output_dir"):
         average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
+
+
+@pytest.mark.parametrize("fault", ["drop", 503])
+@pytest.mark.parametrize("written", ["model.json", "checkpoints/"])
+def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, at_once, written, fault):
+    mean = f"{bucket}/mean"
+
+    def fails(request):
+        name = request.query.get("name", "")
+        return fault if request.method == "POST" and f"mean/{written}" in name else None
+
+    command = ["average", f"--run_dir={run}", f"--output_dir={mean}", "--last=2"]
+    with emulator.faults.happen(fails):
+        assert cli.main(command) == 74
+    with pytest.raises(PadirError):
+        params_of(mean)
+    assert cli.main(command) == 0
+    whole = jax.tree.map(lambda a, b: (a + b) / 2, params_of(run, step=2), params_of(run, step=3))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params_of(mean), whole)
 
 
 def test_export_and_import(local, run, bucket):
@@ -195,3 +215,22 @@ def test_evaluation(local, run, bucket, tmp_path):
             references=f"{bucket}/text.gz",
             baseline=f"{bucket}/none",
         )
+
+
+@pytest.mark.parametrize("written", ["ar.txt", "ar.json"])
+def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, at_once, written):
+    as_path(f"{bucket}/text").write_text("".join(f"{sentence(number)}\n" for number in range(6)))
+    command = ["evaluate", f"--run_dir={run}", f"--output_dir={bucket}/results", "--name=ar", "--batch_size=8"]
+    command += [f"--sources={bucket}/text", f"--references={bucket}/text", "--gin.evaluate.decode=@Autoregressive()"]
+
+    def fails(request):
+        return 503 if request.method == "POST" and f"results/{written}" in request.query.get("name", "") else None
+
+    with emulator.faults.happen(fails):
+        assert cli.main(command) == 74
+    # What counts as a result is written last.
+    assert not as_path(f"{bucket}/results/ar.json").exists()
+    chance = random.Random(1)
+    with emulator.faults.happen(lambda request: "slow" if chance.random() < 0.3 else None):
+        assert cli.main(command) == 0
+    assert json.loads(as_path(f"{bucket}/results/ar.json").read_text())["n"] == 6
