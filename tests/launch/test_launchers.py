@@ -265,7 +265,7 @@ def test_addresses_in_a_bucket_reach_padir_as_they_are(name, launch):
     words = [*(["2"] if name == "local.sh" else []), "mine.gin", "gs://my-bucket/ar"]
     done = launch(name, "--dry-run", *words, "--", "--data_dir=gs://my-bucket/data", **PLATFORMS.get(name, {}))
     assert (done.returncode, done.stderr) == (0, "")
-    words = [word for line in done.stdout.splitlines() for word in re.findall(r"--(?:run|data)_dir=[^ ']*", line)]
+    words = [word for line in done.stdout.splitlines() for word in re.findall(r"--(?:run|data)_dir=[^ ';]*", line)]
     assert words[:2] == ["--run_dir=gs://my-bucket/ar", "--data_dir=gs://my-bucket/data"]
 
 
