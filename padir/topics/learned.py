@@ -160,19 +160,18 @@ def held_out_counts(config: TopicsConfig) -> np.ndarray:
 
 
 def joint(config: TopicsConfig) -> Data:
-    """Table 2.1 and Figure 2.6: W^K, W^Q, W^V and biases trained together, cross-entropy, Adam."""
+    """Table 2.1 and Figure 2.6: W^K, W^Q, W^V and biases trained together, cross-entropy, Adam and SGD."""
     model, members, counts = config.model, members_of(config.model), held_out_counts(config)
     size = model.vocabulary
     shapes = dict.fromkeys(("key", "query", "value"), (size, size))
     shapes |= dict.fromkeys(("prediction_bias", "key_bias", "query_bias", "value_bias"), (size,))
     runs = {}
-    for rate in config.joint_rates:
+    for name, training in config.of_joint().items():
         trained = train(
-            config.seeds, lambda key: random_parameters(key, shapes, _SCALE), tuple(shapes), config.of_joint(rate),
-            config.batches,
-        )  # fmt: skip
+            config.seeds, lambda key: random_parameters(key, shapes, _SCALE), tuple(shapes), training, config.batches
+        )
         models = [trained.of(index) for index in range(config.num_seeds)]
-        runs[f"Adam, {rate:g}"] = {
+        runs[name] = {
             "attention": [_attention(each, counts, members) for each in models],
             "value": [_of_matrix(each.value, config, members) for each in models],
             "last_loss": trained.history["loss"][:, -1].tolist(),

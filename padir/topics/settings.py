@@ -34,7 +34,8 @@ class TopicsConfig:
       value_steps: steps of W^V alone, under uniform attention.
       l2: λ of regularised runs (ours; the thesis does not give it).
       stages: the training of Figure 2.4; stages_scale is the standard deviation of its first matrices.
-      joint_rates, joint_steps: of Table 2.1, with Adam.
+      joint_rates, joint_sgd_rates, joint_steps: of Table 2.1, with Adam and with SGD. The thesis's rates of SGD
+        are 0.01 and 0.03; see sgd_rate.
       second_rate, second_steps: of attention alone, with Adam and squared error.
       all_steps: steps of runs that train everything, or embeddings alone.
       held_out: documents that losses and attention are measured on.
@@ -59,6 +60,7 @@ class TopicsConfig:
     )
     stages_scale: float = 1e-3
     joint_rates: tuple[float, ...] = (0.003, 0.01, 0.03)
+    joint_sgd_rates: tuple[float, ...] = (10.0, 30.0)
     joint_steps: int = 4000
     second_rate: float = 0.003
     second_steps: int = 1500
@@ -77,8 +79,9 @@ class TopicsConfig:
             if getattr(self, name) <= 0.0:
                 raise PadirError(f"TopicsConfig.{name}: {getattr(self, name)} must be positive")
         # A gin file writes tuples as lists.
-        object.__setattr__(self, "joint_rates", tuple(self.joint_rates))
-        require_in(self, "joint_rates", 1e-6, 1.0)
+        for name, most in (("joint_rates", 1.0), ("joint_sgd_rates", 1e3)):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            require_in(self, name, 1e-6, most)
         require_in(self, "seed", 0, 2**31)
         if self.model.topics < 4:
             raise PadirError(f"TopicsConfig.model: {self.model.topics} topics; documents have 3, so use at least 4")
@@ -98,9 +101,14 @@ class TopicsConfig:
         rate = self.sgd_rate if optimizer == SGD else self.adam_rate
         return TopicTraining(loss, optimizer, rate, steps, l2, record_every=every(steps))
 
-    def of_joint(self, rate: float) -> TopicTraining:
-        """The training of a row of Table 2.1."""
-        return TopicTraining(CROSS_ENTROPY, ADAM, rate, self.joint_steps, record_every=every(self.joint_steps))
+    def of_joint(self) -> dict[str, TopicTraining]:
+        """The training of each row of Table 2.1."""
+        steps = self.joint_steps
+        rates = [("Adam", ADAM, rate) for rate in self.joint_rates] + [("SGD", SGD, r) for r in self.joint_sgd_rates]
+        return {
+            f"{name}, {rate:g}": TopicTraining(CROSS_ENTROPY, optimizer, rate, steps, record_every=every(steps))
+            for name, optimizer, rate in rates
+        }
 
     def of_second(self) -> TopicTraining:
         """The training of attention under a frozen W^V, squared error; the learning rate falls in the second half."""
