@@ -36,6 +36,7 @@ from result_tables import (
     table,
     times,
     updates_table,
+    verdicts_table,
 )
 
 from padir.analysis.paper import PAPER
@@ -134,6 +135,12 @@ def topics_parts() -> list[str]:
     return _committed("topics", tuple(TOPICS_PARTS))
 
 
+def seeds_of(experiment: str) -> dict[str, Any] | None:
+    """What benchmarks/verdicts.py has said of an experiment with other seeds; None if it was not run."""
+    name = f"{experiment}/seeds.json"
+    return result(name) if (RESULTS / name).exists() else None
+
+
 def _committed(experiment: str, parts: tuple[str, ...]) -> list[str]:
     return [part for part in parts if (RESULTS / experiment / f"{experiment}_{part}.json").exists()]
 
@@ -159,12 +166,14 @@ HELPERS = (
     aims_table,
     phases_table,
     claims_table,
+    verdicts_table,
     explained,
     mean,
     signed,
     failures,
     brackets_parts,
     topics_parts,
+    seeds_of,
     load_table,
 )
 

@@ -175,6 +175,20 @@ def claims_table(claims: list[dict[str, Any]]) -> str:
     return table(["claim", "result", "measured", "limit"], rows)
 
 
+def verdicts_table(found: dict[str, Any]) -> str:
+    """What each seed measured of the claims whose verdict depends on it; see benchmarks/verdicts.py."""
+    rows = []
+    for claims in found["parts"].values():
+        for claim in claims:
+            if len(set(claim["passed"])) > 1:
+                figures = [
+                    f"{measured:.3g}" if passed else f"**{measured:.3g}**"
+                    for measured, passed in zip(claim["measured"], claim["passed"], strict=True)
+                ]
+                rows.append([literal(claim["claim"]), f"{claim['relation']} {claim['limit']:.3g}", *figures])
+    return table(["claim", "limit", *[f"seed {seed}" for seed in found["seeds"]]], rows)
+
+
 def mean(values: list[float]) -> float:
     """The mean of some numbers."""
     return sum(values) / len(values)

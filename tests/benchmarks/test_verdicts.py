@@ -1,0 +1,52 @@
+"""Claims of one experiment with several seeds."""
+
+import json
+import sys
+
+import pytest
+
+
+def write(folder, seed, measured, *, part="a", text="{} words: share"):
+    folder.mkdir(exist_ok=True)
+    claims = [
+        {"claim": text.format(1000 + seed), "measured": value, "relation": "<=", "limit": 0.5, "passed": value <= 0.5}
+        for value in measured
+    ]
+    facts, settings = {"commit": f"commit{seed}"}, {"seed": seed}
+    result = {"figure": part, "settings": settings, "claims": claims, "facts": facts, "seconds": 2.0}
+    (folder / f"x_{part}.json").write_text(json.dumps(result))
+
+
+def run(script, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", *map(str, arguments)])
+    script.main()
+
+
+def test_claims_are_compared_by_place(load_script, tmp_path, monkeypatch, capsys):
+    script, output = load_script("verdicts"), tmp_path / "seeds.json"
+    write(tmp_path / "zero", 0, [0.1, 0.4])
+    write(tmp_path / "zero", 0, [0.1], part="b")
+    write(tmp_path / "one", 1, [0.2, 0.6])
+    run(script, monkeypatch, tmp_path / "zero", tmp_path / "one", f"--output={output}")
+    found = json.loads(output.read_text())
+    assert found["seeds"] == [0, 1] and found["left_out"] == ["b"] and found["seconds"] == [2.0, 2.0]
+    assert found["commits"] == [["commit0"], ["commit1"]]
+    assert [claim["passed"] for claim in found["parts"]["a"]] == [[True, True], [True, False]]
+    assert found["parts"]["a"][1]["measured"] == [0.4, 0.6]
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "1000 words: share: [0.4, 0.6] <= 0.5",
+        "1 of 2 claims have one verdict with the seeds [0, 1]",
+    ]
+
+
+def test_runs_that_cannot_be_compared(load_script, tmp_path, monkeypatch):
+    script = load_script("verdicts")
+    write(tmp_path / "zero", 0, [0.1])
+    write(tmp_path / "again", 0, [0.1])
+    write(tmp_path / "other", 1, [0.1], text="{} letters: share")
+    (tmp_path / "none").mkdir()
+    for other, message in (("again", r"the seeds of the runs are \[0, 0\]"), ("other", "a: the runs have other"),
+                           ("none", "no results of an experiment here")):  # fmt: skip
+        with pytest.raises(SystemExit, match=message):
+            run(script, monkeypatch, tmp_path / "zero", tmp_path / other, "--output=x")
