@@ -120,7 +120,8 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
             rows[name] = {"judge": system.judged_by, **_measured(generator, done, laws)}
 
     add(unmatched(generator, probe, head))
-    add(matched(generator, probe, rows[PLAIN]["queries"], rows[WALK]["queries"]))
+    for name in (BACKTRACKING, WALK):
+        add(matched(generator, probe, rows[PLAIN]["queries"], rows[name]["queries"]))
     return {
         "systems": rows,
         "prompts": config.law_prompts,

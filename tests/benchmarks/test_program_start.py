@@ -1,5 +1,6 @@
 """Seconds to the first translation: each command is a process that sees its own compilation cache, or none."""
 
+import json
 import sys
 
 import pytest
@@ -14,25 +15,60 @@ def test_a_process_with_and_without_a_cache(load_script, tmp_path, monkeypatch):
     command = [sys.executable, "-c", ECHO.format(str(said))]
     assert script.seconds(command, "text", None) > 0 and script.seconds(command, "text", tmp_path / "cache") > 0
     assert said.read_text().splitlines() == ["text None", f"text {tmp_path / 'cache'}"]
-    with pytest.raises(RuntimeError, match="no translation"):
+    with pytest.raises(RuntimeError, match="1 texts, but 0 translations"):
         script.seconds([sys.executable, "-c", "input()"], "text", None)
+
+
+def test_lines_of_a_command(load_script):
+    script = load_script("program_start")
+    upper = [sys.executable, "-c", "import sys; print(sys.stdin.read().upper(), end='')"]
+    assert script.translated(upper, ["a", "b"]) == ["A", "B"]
+    with pytest.raises(RuntimeError, match="2 texts, but 1 translations"):
+        script.translated([sys.executable, "-c", "input(); print('one')"], ["a", "b"])
+
+
+# Ready at the third question; says what it was asked.
+SERVER = """
+import http.server, json, sys
+asked = []
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked.append(self.path)
+        self.send_response(200 if len(asked) > 2 else 503)
+        self.end_headers()
+    def do_POST(self):
+        text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["q"]
+        with open(sys.argv[1], "w") as file:
+            json.dump([text, *asked], file)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"translatedText": text.upper()}).encode())
+    def log_message(self, *_):
+        pass
+port = int(sys.argv[-1].removeprefix("--port="))
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def test_a_server_is_waited_for_and_asked(load_script, tmp_path):
+    script, said = load_script("program_start"), tmp_path / "said"
+    assert script.seconds([sys.executable, "-c", SERVER, str(said), "serve"], "text", None) > 0.1
+    assert json.loads(said.read_text()) == ["text", "/health", "/health", "/health"]
+    with pytest.raises(RuntimeError, match="did not become ready"):
+        script.seconds([sys.executable, "-c", "", "serve"], "text", None)
 
 
 def test_systems_take_turns_after_their_caches_are_filled(load_script, tmp_path, monkeypatch):
     script, asked = load_script("program_start"), []
 
     def seconds(command, text, cache):
-        asked.append((command[-1].endswith("load_program.py"), cache is not None))
+        asked.append((command, cache))
         return float(len(asked))
 
     monkeypatch.setattr(script, "seconds", seconds)
-    monkeypatch.setattr(script.subprocess, "run", lambda command, check: None)
-    found = script.measure(tmp_path, "run", "text", 3)
-    exported, padir = [(True, False), (True, True)], [(False, False), (False, True)]
-    assert asked == [exported[1], padir[1], *(exported + padir) * 3]
-    assert found["exported program, no cache"] == {"median": 7.0, "min": 3.0, "max": 11.0, "n": 3}
-    assert list(found)[1:] == [
-        "exported program, filled cache",
-        "padir translate, no cache",
-        "padir translate, filled cache",
-    ]
+    found = script.measure({"a": ["a"], "b": ["b"]}, tmp_path, "text", 3)
+    turn = [(["a"], None), (["a"], tmp_path / "cache a"), (["b"], None), (["b"], tmp_path / "cache b")]
+    assert asked == [turn[1], turn[3], *turn * 3]
+    assert found["a, no cache"] == {"median": 7.0, "min": 3.0, "max": 11.0, "n": 3}
+    assert list(found)[1:] == ["a, filled cache", "b, no cache", "b, filled cache"]
+    assert list(script.commands_of(tmp_path, "run")) == ["exported program", "padir translate", "padir serve"]

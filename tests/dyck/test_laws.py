@@ -63,14 +63,25 @@ def test_rows_of_the_comparison(head, monkeypatch):
     every = laws.unmatched
 
     def some(generator, probe, head):
-        return {name: system for name, system in every(generator, probe, head).items() if name in (PLAIN, WALK)}
+        return {
+            name: system
+            for name, system in every(generator, probe, head).items()
+            if name in (PLAIN, BACKTRACKING, WALK)
+        }
+
+    budgets = []
+
+    def none(generator, probe, plain_queries, queries):
+        budgets.append(queries)
+        return {}
 
     monkeypatch.setattr(laws, "unmatched", some)
-    monkeypatch.setattr(laws, "matched", lambda *arguments: {})
+    monkeypatch.setattr(laws, "matched", none)
     generator = tiny_dyck.trained()
     found = compare(generator, tiny_dyck.probe(), head)
     rows = found["systems"]
-    assert list(rows) == [EXACT, PLAIN, WALK] and BACKTRACKING not in rows
+    assert list(rows) == [EXACT, PLAIN, BACKTRACKING, WALK]
+    assert budgets == [rows[BACKTRACKING]["queries"], rows[WALK]["queries"]]
     prompts = draw_prompts(CONFIG, CONFIG.ood_grammar, "laws/prompts", CONFIG.law_prompts)
     counts = [CONFIG.grammar.number_of_words(text[:length].tolist()) for text, length in zip(*prompts, strict=True)]
     assert found["valid_outputs"] == counts
