@@ -30,7 +30,7 @@ from padir.metrics.quality import evaluate_hypotheses
 from padir.models.kinds import DecodeConfig
 
 # Partners share at least this much of the sentences that have either, and a term is in few sentences, but in several.
-LEAST_DICE = 0.4
+LEAST_DICE = 0.3
 LEAST_COUNT = 5
 MOST_SHARE = 0.005
 SHORTEST_WORD = 4
