@@ -27,6 +27,7 @@ def page(results: Results, pictures: Sequence[tuple[str, str]]) -> str:
         + (" With --quick: a small model, and numbers that mean little." if results["quick"] else ""),
         "",
         "Columns 'thesis' show what the thesis reports of its own, larger model; nothing in them is measured here.",
+        prompts_of(facts["config"]),
         "",
         "```",
         *(claim["line"] for claim in results["claims"]),
@@ -37,6 +38,14 @@ def page(results: Results, pictures: Sequence[tuple[str, str]]) -> str:
     for file, caption in pictures:
         lines += ["", f"![{caption}]({file})", "", caption]
     return "\n".join(lines) + "\n"
+
+
+def prompts_of(config: Mapping[str, Any]) -> str:
+    """Which prompts are out of distribution, here and in the thesis."""
+    return (
+        f"The model has learnt words with p = {config['p']:g}; prompts have p = {config['ood_p']:g}, in the thesis "
+        f"{thesis.OOD_P:g}."
+    )
 
 
 def tables(results: Results) -> list[tuple[str, str, str]]:

@@ -5,6 +5,8 @@ Nothing here is measured by padir. Tables show these numbers beside ours, and cl
 
 from __future__ import annotations
 
+# p of the prompts out of distribution.
+OOD_P = 0.8
 # Table 3.1: accuracy on error-inducing prefixes after one forced backtrack of B tokens, nucleus 0.9; 0 is none.
 FORCED = {0: 0.331, 1: 0.366, 2: 0.438, 4: 0.591, 8: 0.790}
 # Greedy from the same prefixes.

@@ -66,6 +66,7 @@ def test_the_page_shows_the_theses_numbers_beside_ours(made):
     page = (folder / "report.md").read_text(encoding="utf-8")
     for claim in result["claims"]:
         assert claim["line"] in page
+    assert "The model has learnt words with p = 0.2; prompts have p = 0.8, in the thesis 0.8." in page
     forced = result["inducing"]["forced"]
     for stride, theirs in thesis.FORCED.items():
         name = f"B = {stride}" if stride else "none"
