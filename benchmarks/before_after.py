@@ -1,7 +1,7 @@
 """Seconds of padir commands in two versions of it, in turns:
 
-    git worktree add /tmp/before 12c3636
-    python benchmarks/before_after.py --before=/tmp/before --output=F --command 'translate --run_dir=R --output={new} …'
+    git worktree add ../before 12c3636
+    python benchmarks/before_after.py --before=../before --output=F --command 'translate --run_dir=R --output={new} …'
 
 Each command runs in a process of its own, first of both versions once without being counted, which fills a compilation
 cache for each. '{new}' becomes the name of a path that does not exist yet. Both versions share what is installed.

@@ -42,7 +42,6 @@ from result_tables import (
 from padir.analysis.paper import PAPER
 from padir.benchmark.serve import load_table
 from padir.brackets import thesis as brackets_thesis
-from padir.brackets.settings import EXACT, TRAINED
 from padir.dyck.report import tables as dyck_tables
 from padir.topics import thesis as topics_thesis
 from padir.topics.run import PARTS as TOPICS_PARTS
@@ -125,24 +124,15 @@ def hardware(found: dict[str, Any], kind: str) -> str:
     return "".join(f"{line}\n" for line in textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# "))
 
 
-def brackets_parts() -> list[str]:
-    """The parts of `padir learn dyck` whose results are committed."""
-    return _committed("brackets", (*EXACT, *TRAINED))
-
-
 def topics_parts() -> list[str]:
     """The parts of `padir learn topics` whose results are committed."""
-    return _committed("topics", tuple(TOPICS_PARTS))
+    return [part for part in TOPICS_PARTS if (RESULTS / "topics" / f"topics_{part}.json").exists()]
 
 
 def seeds_of(experiment: str) -> dict[str, Any] | None:
     """What benchmarks/verdicts.py has said of an experiment with other seeds; None if it was not run."""
     name = f"{experiment}/seeds.json"
     return result(name) if (RESULTS / name).exists() else None
-
-
-def _committed(experiment: str, parts: tuple[str, ...]) -> list[str]:
-    return [part for part in parts if (RESULTS / experiment / f"{experiment}_{part}.json").exists()]
 
 
 HELPERS = (
@@ -171,7 +161,6 @@ HELPERS = (
     mean,
     signed,
     failures,
-    brackets_parts,
     topics_parts,
     seeds_of,
     load_table,
