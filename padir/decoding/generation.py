@@ -5,8 +5,9 @@ Every sampler is a frozen dataclass with one method,
 
     generate(step_fn, cache, rows, judge, key) -> Generated
 
-where the judge is a `Verifier`, or of value-guided samplers a `ValueFunction`. It is one `lax.while_loop` over rows of
-different lengths, with one decoder pass of all rows an iteration.
+where the judge is a `Verifier`, or a `ValueFunction` for samplers that weigh next tokens. It is one `lax.while_loop`
+over rows of different lengths, with one decoder pass of all rows an iteration, and more where next tokens are read one
+by one.
 """
 
 from __future__ import annotations

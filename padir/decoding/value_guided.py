@@ -37,7 +37,8 @@ from padir.types import Array, PyTree
 
 @struct.dataclass
 class Walked(Generated):
-    """What a walk returns: see `Generated`. Moves are queries and steps back: `queries.queries + queries.backtracks`.
+    """What a walk returns: see `Generated`. Moves are queries and steps back: `queries.queries + queries.backtracks`,
+    where each new run from the prompt counts as one step back, too.
 
     Attributes:
       proposals: [N] int32, children proposed, taken or not, each for a decoder pass; 0 where all children are weighed.

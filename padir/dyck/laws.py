@@ -32,8 +32,10 @@ from padir.types import EOS_ID, PyTree
 PLAIN, BACKTRACKING, ACTION, WALK = "plain sampling", "backtracking", "action-level value-guided", "VGB, first leaf"
 EXACT = "exact draws"
 BLOCK = 2
-# Draws of a token that a verifier may reject: one that rejects nearly everything would take thousands.
+# Draws of a token or block that a verifier may reject: one that rejects nearly everything would take thousands.
 MOST_TRIALS = 20
+# Queries after which rejection of whole outputs gives up.
+MOST_QUERIES = 1000
 
 
 class System(NamedTuple):
@@ -47,11 +49,16 @@ class System(NamedTuple):
 
 def unmatched(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, System]:
     """The samplers whose queries are what they are."""
-    config, outcome = generator.config, DyckOutcome(DyckVerifier(generator.config.grammar))
+    config, perfect = generator.config, DyckVerifier(generator.config.grammar)
+    outcome = DyckOutcome(perfect)
     walk = ValueGuided(horizon=config.room - config.shortest)
+    blocks = BlockRejection(Block(size=BLOCK), MOST_TRIALS, keep_last=True)
     return {
         PLAIN: System(plain(nucleus(1.0)), NO_VERIFIER, {}, "none"),
+        # Of a complete output the verifier of prefixes says whether it is valid.
+        "rejection": System(RejectionSampling(budget=MOST_QUERIES), perfect, {}, "perfect, of whole outputs"),
         "tokenwise rejection": System(TokenwiseRejection(max_trials=MOST_TRIALS), probe, {}, "linear verifier"),
+        f"block rejection, {BLOCK} tokens": System(blocks, probe, {}, "linear verifier"),
         "locally constrained": System(LocallyConstrained(), head, {}, "value, at least 0.5"),
         ACTION: System(ActionValueGuided(), head, {"outcome": outcome}, "value"),
         BACKTRACKING: System(Backtracking(QUOTA, STRIDE), probe, {}, "linear verifier"),
@@ -59,20 +66,14 @@ def unmatched(generator: Generator, probe: Probe, head: ActionHead) -> dict[str,
     }
 
 
-def matched(generator: Generator, probe: Probe, plain_queries: float, queries: float) -> dict[str, System]:
-    """The samplers with a number of candidates, chosen so that they may take about `queries`."""
+def matched(probe: Probe, plain_queries: float, queries: float) -> dict[str, System]:
+    """The samplers with a number of candidates, chosen so that they take about `queries`."""
     times = max(2, round(queries / plain_queries))
-    block = Block(size=BLOCK)
-    # Of a complete output the verifier of prefixes says whether it is valid.
-    verifier = DyckVerifier(generator.config.grammar)
-    rejection = RejectionSampling(budget=max(1, round(queries)))
     return {
-        f"rejection, {rejection.budget} queries": System(rejection, verifier, {}, "perfect, of whole outputs"),
         f"best of {times}": System(BestOf(times), probe, {}, "linear verifier"),
-        f"block rejection, {times} of {BLOCK} tokens": System(
-            BlockRejection(block, times, keep_last=True), probe, {}, "linear verifier"
+        f"block best of {times}, {BLOCK} tokens": System(
+            BlockBestOf(Block(size=BLOCK), times), probe, {}, "linear verifier"
         ),
-        f"block best of {times}, {BLOCK} tokens": System(BlockBestOf(block, times), probe, {}, "linear verifier"),
     }
 
 
@@ -121,7 +122,7 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
 
     add(unmatched(generator, probe, head))
     for name in (BACKTRACKING, WALK):
-        add(matched(generator, probe, rows[PLAIN]["queries"], rows[name]["queries"]))
+        add(matched(probe, rows[PLAIN]["queries"], rows[name]["queries"]))
     return {
         "systems": rows,
         "prompts": config.law_prompts,

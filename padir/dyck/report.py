@@ -189,8 +189,8 @@ def _laws(laws: Results) -> tuple[str, str, str]:
     text = (
         f"{laws['draws']} completions of each of {laws['prompts']} prompts, which have {min(laws['valid_outputs'])} to "
         f"{max(laws['valid_outputs'])} valid outputs. Distance: total variation from the language model's law among "
-        "valid outputs. Rejection, best of several and samplers of blocks are there twice: with as many queries or "
-        "candidates as cost about what backtracking does, and what VGB does. The thesis gives no numbers."
+        "valid outputs. 'Best of' and 'block best of' have as many candidates as cost about what backtracking does, "
+        "and what VGB does; the others cost what they cost. The thesis gives no numbers."
     )
     head = ["", "judge", "valid", "failed", "distinct of ten", "distance", "queries", "verifier calls", "passes"]
     return "All samplers (section 3.3)", text, table([*head, "backtracks", "erased"], rows)

@@ -19,7 +19,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class DyckConfig:
-    """The settings of the experiment; `gin/runs/dyck.gin` sets the sizes. Numbers are the thesis's unless it says so.
+    """The settings of the experiment; `gin/runs/dyck.gin` sets the sizes. Defaults are the thesis's unless it says so.
 
     Attributes:
       network: size of the language model, an `AutoregressiveModel` whose only source is [EOS].
@@ -27,10 +27,11 @@ class DyckConfig:
       p, ood_p: probability of '[' among opening brackets in training, and out of distribution.
       shortest, longest: prompts are words of the grammar out of distribution, cut to a number of brackets that is
         uniform from shortest to longest.
-      steps, batch_size: updates of the language model, and words for each, which are drawn on the fly.
-      peak_learning_rate, warmup_steps: of AdamW: the learning rate rises linearly, then falls linearly to 0.
+      steps, batch_size: updates of the language model, and words for each, which are drawn on the fly (steps: ours).
+      peak_learning_rate, warmup_steps: of AdamW: the learning rate rises linearly to its peak (ours), then falls
+        linearly to 0.
       weight_decay: of AdamW, on matrices.
-      ema_decay: of the moving average of parameters that is used, without the initial ones' share.
+      ema_decay: of the moving average of parameters that is used, without the initial ones' share (ours).
       num_samples: words that the language model writes without a prompt, to see whether they are valid.
       num_prompts, num_seeds: test prompts, and how often each sampler completes all of them.
       decode_batch: rows decoded together.
@@ -39,7 +40,7 @@ class DyckConfig:
       collecting_top_p: nucleus of the completions that errors are collected from. The thesis does not say which.
       most_prompts: most prompts to complete in search of them (ours).
       repetitions, num_validation, verifier_epochs: trainings of the verifier, examples held out in each, and passes
-        over the others, of which the best is kept.
+        over the others, of which the best is kept (epochs: ours).
       random_threshold: of the random verifier; others reject below 0.5. The one of the thesis's code task.
       diversity_prompts, diversity_draws: completions of some prompts, of which distinct ones are counted.
       num_rollouts, value_epochs: completions that the value function is trained on, and how often (ours).

@@ -19,7 +19,7 @@ from padir.types import Array
 
 @dataclass(frozen=True)
 class ProbeTraining:
-    """How a probe is trained; the defaults are the thesis's (section 3.2.2) for a linear one, but for the epochs.
+    """How a probe is trained; learning rate and weight decay are the thesis's (section 3.2.2).
 
     Attributes:
       hidden: sizes of hidden layers; none is a linear probe.

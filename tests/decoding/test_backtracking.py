@@ -189,6 +189,7 @@ DRAWN_ANEW = {1: 0.3995, 2: 0.1702, 4: 0.0183}
 SIMULATED = {1: 0.47, 2: 0.27, 4: 0.08}
 NOISY = [
     *((Backtracking(quota), share) for quota, share in REWRITTEN.items()),
+    *((Backtracking(4, stride), REWRITTEN[4]) for stride in (1, 6)),
     *((Backtracking(quota, 1, rewrite_greedily=False), share) for quota, share in DRAWN_ANEW.items()),
     *((Backtracking(quota, 4, rewrite_greedily=False), share) for quota, share in SIMULATED.items()),
 ]
