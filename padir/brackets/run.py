@@ -10,6 +10,7 @@ from typing import Any
 
 from padir.brackets import approximation, exact, exact_claims, pictures, trained, trained_claims
 from padir.brackets.settings import EXACT, BracketsConfig
+from padir.brackets.thesis import RANDOM_ROWS
 from padir.errors import PadirError
 from padir.files.atomic import make_folder
 from padir.files.paths import local_path
@@ -134,6 +135,8 @@ _NOTES = {
     "balance": [
         "Theorem 2.2.1's necessity is checked by violating balance, in the part 'violation'. That every optimal layer "
         "is balanced is a statement about all layers, which no number can check.",
+        "Proposition 2.2.1, that any attention goes with outputs 0 if W_head = 0, is not checked, nor that layers "
+        "beyond the second do nothing if their W_V = 0: both are seen from the formulas.",
         "With weights of large standard deviation the least coefficient that the MLP must tell from 0 is below what "
         "rounding leaves in float64, so its errors are claimed for standard deviations up to 1 and reported for the "
         "others. The table, which compares types, has no such limit.",
@@ -162,7 +165,7 @@ _NOTES = {
         f"{trained_claims.STRUCTURED} from uniform ones (ours).",
     ],
     "variation": [
-        "The thesis's random baseline is 2.85; causal patterns with rows uniform on the simplex give the one here.",
+        f"The thesis's random baseline is {RANDOM_ROWS}; ours is of causal patterns with rows uniform on the simplex.",
         "The thesis does not say T_max of its linear positions; ours is the longest length in training.",
     ],
     "architectures": ["Sentences are complete words of 18 brackets: 19 positions with the start token."],

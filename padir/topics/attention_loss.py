@@ -230,3 +230,12 @@ def enumerated(landscape: Landscape, alpha: float, beta: float, value: str) -> f
         total += masking.p_c * document[query] * errors[query]
         total += masking.p_r / model.words * (document @ errors)
     return total / len(documents)
+
+
+def loss_limits(words_per_topic: int, masking: MaskingConfig) -> dict[str, float]:
+    """What the least loss tends to as T, τ and T / τ grow, with W^V of equal blocks and diagonal; derived by us."""
+    v, c_4 = words_per_topic, 1.0 / (1.0 - (1.0 - masking.p_c) * masking.p_m)
+    return {
+        "blocks": masking.p_r + masking.p_c * (1.0 - 1.0 / v),
+        "diagonal": masking.p_r + masking.p_c * (c_4 - 1.0) ** 2 / v,
+    }

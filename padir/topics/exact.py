@@ -16,6 +16,7 @@ from padir.topics.attention_loss import (
     Landscape,
     enumerated,
     limits,
+    loss_limits,
 )
 from padir.topics.block_statistics import Means, attention_statistics, matrix_statistics, membership
 from padir.topics.optima import (
@@ -57,7 +58,8 @@ def optima(config: TopicsConfig) -> Data:
     for topics, present, v in ENUMERATED:
         model = TopicModel(topics, v)
         best, masking = block_value(model, config.masking), config.masking
-        member = lemma_member(model, masking, generator.standard_normal(model.vocabulary))
+        u, within = (generator.standard_normal(shape) for shape in (model.vocabulary, (model.vocabulary, model.words)))
+        member = lemma_member(model, masking, u, within)
         noisy = best + 0.01 * generator.standard_normal(best.shape)
         data["cases"][f"T = {topics}, τ = {present}, v = {v}"] = {
             "from_minimum_norm": np.abs(minimum_norm(model, masking, present) - best).max(),
@@ -122,11 +124,13 @@ def attention_optima(config: TopicsConfig) -> Data:
             landscape = Landscape(topics, v, present, config.masking, convention)
             gamma, loss = landscape.optimal_gamma()
             alpha, beta, of_diagonal = landscape.optimal_pair()
+            at_root = float(landscape.blocks(np.sqrt(present * topics)))
             case[convention] = {
-                **{"gamma": gamma, "loss": loss},
+                **{"gamma": gamma, "loss": loss, "loss_at_root": at_root},
                 **{"alpha": alpha, "beta": beta, "diagonal_loss": of_diagonal},
             }
         data["cases"].append(case)
+    data["loss_limits"] = loss_limits(ATTENTION[-1][1], config.masking)
     landscape = Landscape(4, 2, 2, config.masking, LITERAL)
     for alpha, beta in PAIRS:
         gamma = landscape.gamma(alpha, beta)

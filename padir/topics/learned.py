@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir.topics.attention_loss import CONVENTIONS, Landscape
 from padir.topics.block_statistics import (
     DIFFERENT,
     KINDS,
@@ -191,7 +192,13 @@ def second_stage(config: TopicsConfig) -> Data:
     model, members, counts = config.model, members_of(config.model), held_out_counts(config)
     size = model.vocabulary
     few = FewTopicsBatches(model, 3, config.masking, max(1, config.batch_size // 5))
-    data: Data = {}
+    exact = [Landscape(model.topics, model.words_per_topic, 3, config.masking, each) for each in CONVENTIONS]
+    data: Data = {
+        "optima": {
+            "gamma": [landscape.optimal_gamma()[0] for landscape in exact],
+            "beta": [landscape.optimal_pair()[1] for landscape in exact],
+        }
+    }
     for value, matrix in (("diagonal", diagonal_value), ("blocks", block_value)):
         frozen = np.asarray(matrix(model, config.masking), np.float32)
         for source, batches in (("lda", config.batches), ("few_topics", few)):

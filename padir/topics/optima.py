@@ -42,12 +42,16 @@ class Constants:
         return cls(a, p_0, masking.p_r / (left * a * model.words), 1.0 / p_0 - 1.0, 1.0 / a)
 
 
-def lemma_member(model: TopicModel, masking: MaskingConfig, u: np.ndarray) -> np.ndarray:
-    """The minimiser of Lemma 2.1.1 with given u whose blocks are constant, but for c_3 on the diagonal.
+def lemma_member(
+    model: TopicModel, masking: MaskingConfig, u: np.ndarray, within: np.ndarray | None = None
+) -> np.ndarray:
+    """A minimiser of Lemma 2.1.1.
 
     Args:
       model, masking: the setting.
       u: [T v + 1], free numbers; zeros give D^V of Theorem 2.1.4.
+      within: [T v + 1, T v], more free numbers: how entries of one block differ in each row, their mean taken out. None
+        gives constant blocks, but for c_3 on the diagonal.
     """
     constants = Constants.of(model, masking)
     weights = np.repeat(u[:, None], model.vocabulary, axis=1)
@@ -55,6 +59,9 @@ def lemma_member(model: TopicModel, masking: MaskingConfig, u: np.ndarray) -> np
     weights[0, 0] = -constants.c_2 * u[0]
     words = np.arange(1, model.vocabulary)
     weights[words, words] += constants.c_3
+    if within is not None:
+        blocks = within.reshape(model.vocabulary, model.topics, model.words_per_topic)
+        weights[:, 1:] += (blocks - blocks.mean(axis=-1, keepdims=True)).reshape(within.shape)
     return weights
 
 

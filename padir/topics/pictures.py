@@ -83,11 +83,13 @@ def draw_landscapes(path: Path, data: Data) -> None:
     figure = Figure(figsize=(13, 6.4), layout="constrained")
     rows = figure.subplots(2, len(panels), sharex=True, sharey=True)
     for row, value, title in zip(rows, ("diagonal", "blocks"), ("diagonal", "equal blocks"), strict=True):
-        for axes, panel in zip(row, panels, strict=True):
-            losses = np.array(panel[value])
+        every = [np.array(panel[value]) for panel in panels]
+        # One colour bar is that of the whole row.
+        norm = LogNorm(1e-5, max(losses.max() - losses.min() for losses in every))
+        for axes, panel, losses in zip(row, panels, every, strict=True):
             above = losses - losses.min() + 1e-5
             image = axes.imshow(
-                above.T, origin="lower", extent=(*ends, *ends), cmap="viridis", norm=LogNorm(1e-5, above.max()),
+                above.T, origin="lower", extent=(*ends, *ends), cmap="viridis", norm=norm,
                 interpolation="nearest", aspect="auto",
             )  # fmt: skip
             axes.set_title(f"W^V {title}, τ = {panel['τ']}, min {losses.min():.4f}", fontsize=9)
@@ -180,7 +182,9 @@ def draw_second_stage(path: Path, data: Data) -> None:
     weights.set_yscale("log")
     weights.set_ylim(0.3, 200)
     weights.set_xticks(range(len(data["few_topics"])), [f"W^V {value}" for value in data["few_topics"]])
-    weights.set_title("attention learnt from τ = 3 documents; theory: γ 7.0, β 60 to 67", fontsize=9)
+    gamma, beta = (" and ".join(f"{value:.3g}" for value in data["optima"][name]) for name in ("gamma", "beta"))
+    title = f"attention learnt from τ = 3 documents; optima of both conventions: γ {gamma}, β {beta}"
+    weights.set_title(title, fontsize=8)
     weights.legend(fontsize=8)
     save(figure, path)
 

@@ -55,7 +55,9 @@ def test_it_is_the_minimum_norm_solution(topics, present, v):
 
 def test_members_of_lemma_2_1_1_reach_the_least_loss_and_others_do_not():
     model, generator = TopicModel(5, 3), np.random.default_rng(0)
-    member = lemma_member(model, MASKING, generator.standard_normal(16))
+    member = lemma_member(model, MASKING, generator.standard_normal(16), generator.standard_normal((16, 15)))
+    # Entries of one block differ.
+    assert member[1, 4:7].std() > 0.1
     with jax.enable_x64(True):
         rows = expected_rows(model.documents(2), MASKING)
 

@@ -5,8 +5,11 @@ import pytest
 
 from padir.errors import PadirError
 from padir.topics.analysis import analyze_topics
+from padir.topics.masked_language_modelling import CROSS_ENTROPY
 from padir.topics.run import learn_topics
 from padir.topics.settings import TopicsConfig
+from padir.topics.topic_model import Lengths, TopicModel
+from padir.topics.training import SGD, TopicTraining
 
 
 def test_exact_parts_end_to_end(tmp_path):
@@ -26,6 +29,26 @@ def test_exact_parts_end_to_end(tmp_path):
         "queries MASK",
     ]
     assert all(claim["reason"] for claim in failed)
+
+
+def test_parts_that_train_end_to_end(tmp_path):
+    """A few steps of everything, on few words: what claims and pictures need is there, for each seed."""
+    config = TopicsConfig(
+        model=TopicModel(4, 3), lengths=Lengths(10, 12), batch_size=4, num_seeds=2, value_steps=4, joint_rates=(0.01,),
+        joint_sgd_rates=(1.0,), joint_steps=4, second_steps=4, all_steps=4, held_out=20,
+        stages=TopicTraining(CROSS_ENTROPY, SGD, 10.0, 20, 3e-4),
+    )  # fmt: skip
+    parts = ("stages", "value", "second_stage", "all_trained", "joint")
+    results = learn_topics(output_dir=str(tmp_path), config=config, parts=parts, processes=1)
+    assert {name: len(result["claims"]) for name, result in results.items()} == {
+        **{"stages": 2, "value": 13, "second_stage": 4, "all_trained": 10, "joint": 5},
+    }
+    for name in parts:
+        assert (tmp_path / f"topics_{name}.png").read_bytes()[:4] == b"\x89PNG"
+    runs = results["joint"]["data"]["runs"]
+    assert list(runs) == ["Adam, 0.01", "SGD, 1"]
+    assert [len(run["attention"]) for run in runs.values()] == [2, 2]
+    assert len(results["all_trained"]["data"]["runs"]) == 14
 
 
 @pytest.mark.parametrize(
