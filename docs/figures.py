@@ -42,6 +42,7 @@ from result_tables import (
 from padir.analysis.paper import PAPER
 from padir.benchmark.serve import load_table
 from padir.brackets import thesis as brackets_thesis
+from padir.dyck.report import prompts_of
 from padir.dyck.report import tables as dyck_tables
 from padir.topics import thesis as topics_thesis
 from padir.topics.run import PARTS as TOPICS_PARTS
@@ -179,7 +180,7 @@ def pages() -> dict[Path, str]:
     )
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     environment.globals |= {helper.__name__: helper for helper in HELPERS}
-    environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables}
+    environment.globals |= {"paper_attention": PAPER, "dyck_tables": dyck_tables, "prompts_of": prompts_of}
     environment.globals |= {"brackets_thesis": brackets_thesis, "topics_thesis": topics_thesis}
     written = {}
     for template in sorted(TEMPLATES.rglob("*.md.j2")):
