@@ -5,7 +5,6 @@ Needs Chromium (Debian's package) and Playwright's Python package, which drives 
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,6 @@ from traced_texts import StandIn
 from padir.inference import page as pages
 
 HERE = Path(__file__).resolve().parent
-CHROMIUM = os.environ.get("PADIR_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 STUDENT = {"name": "student", "kind": "padir", "refines": True, "steps": 4, "lengths": 4}
 TEACHER = {"name": "teacher", "kind": "autoregressive", "refines": False}
 # What closes elements, turns the direction of writing, joins characters, and carries scripts.
@@ -34,26 +23,6 @@ HOSTILE = (
     f'show </script><script>{SCRIPT}</script><img src=x onerror="{SCRIPT}">\u202e\u064a\u0645\u064a\u0646 '
     "\U0001f469\u200d\U0001f469\u200d\U0001f467\U0001f415"
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: apt-get install chromium, or name another one in PADIR_CHROMIUM")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'padir[dev]'")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch_persistent_context(
-            str(tmp_path_factory.mktemp("profile")),
-            executable_path=CHROMIUM,
-            headless=True,
-            args=FLAGS,
-            viewport={"width": 1200, "height": 900},
-            reduced_motion="reduce",
-            color_scheme="light",
-        )
-        opened.set_default_timeout(60_000)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -300,3 +269,34 @@ def test_a_frame_in_a_notebook(browser, tmp_path):
     assert page.locator("iframe").evaluate("frame => frame.contentDocument") is None
     assert page.title() == "notebook"
     page.close()
+
+
+def test_the_page_of_a_real_model(browser, served):
+    """A sentence is refined, a word is replaced and pinned, and the model writes the rest around it."""
+    _, url = served
+    page = browser.new_page()
+    # Both programs are compiled on the way.
+    page.set_default_timeout(300_000)
+    try:
+        page.goto(url)
+        page.locator("#text").fill("Ich habe heute keine Zeit.")
+        page.locator("#text").press("Enter")
+        page.locator("#deck").wait_for()
+        assert page.locator(".panel .text").text_content().endswith("time today.")
+        words = page.locator(".panel .target .chip")
+        before = words.all_text_contents()
+        assert before[-1] == "end" and len(before) > 4
+        # The first step read masks alone.
+        page.locator("#slider").fill("0")
+        assert set(words.all_text_contents()[:-1]) == {"<mask>"}
+        page.locator("#slider").fill(page.locator("#slider").get_attribute("max"))
+        assert words.all_text_contents() == before
+        words.first.click()
+        page.locator("#token").fill("We")
+        page.locator("#token").press("Enter")
+        page.locator("#continue").click()
+        page.locator("#trail").wait_for()
+        assert page.locator(".panel .text").text_content().startswith("We ")
+        assert "pinned" in words.first.get_attribute("class")
+    finally:
+        page.close()

@@ -1,17 +1,12 @@
 """`padir serve` as a process: a trained model behind a socket, and how it stops."""
 
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.request
 
 import pytest
-import quick_compilation
 from stand_in import StandIn, train_vocabulary
 
 from padir.decoding.refinement import Refinement
@@ -24,28 +19,9 @@ from padir.serving.models import ServedModel
 from padir.serving.serve import serve
 
 
-@pytest.fixture
-def server(compilation_cache):
-    """(process, URL) of the pretrained model, which has compiled nothing yet."""
-    options = ["--run_dir=tatoeba_de_en_padir", "--port=0", "--no-warm_up", "--gin.serve.decode=@Refinement()"]
-    options += ["--gin.Refinement.target_buckets=(16,)", "--gin.serve.limits=@Limits()", "--gin.Limits.max_seconds=500"]
-    environment = {**os.environ, **compilation_cache, "XLA_FLAGS": quick_compilation.child_flags()}
-    command = [sys.executable, "-m", "padir.cli", "serve", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        lines = iter(process.stderr.readline, "")
-        found = next((line for line in lines if "running on" in line), None)
-        assert found is not None, f"the server has ended with status {process.wait()}"
-        yield process, re.search(r"http://127\.0\.0\.1:\d+", found).group()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-
-
-def test_a_real_model_translates_and_what_is_in_flight_is_finished(server):
+def test_a_real_model_translates_and_what_is_in_flight_is_finished(served):
     """SIGTERM comes while the first request waits for its compilation."""
-    process, url = server
+    process, url = served
     assert urllib.request.urlopen(f"{url}/health").status == 200
     answers = []
 
