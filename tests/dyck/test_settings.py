@@ -46,13 +46,13 @@ def test_quick_is_the_same_experiment_with_smaller_sizes():
 
 
 @pytest.mark.parametrize(
-    ("file", "parameters", "words"),
-    [("runs/dyck.gin", 987_296, 192_000), ("runs/dyck_paper.gin", 24_662_080, 300_000)],
+    ("file", "parameters", "words", "ood_p"),
+    [("runs/dyck.gin", 987_008, 192_000, 0.6), ("runs/dyck_paper.gin", 24_661_504, 300_000, 0.8)],
 )
-def test_the_gin_files_have_the_sizes_they_state(file, parameters, words):
+def test_the_gin_files_have_the_sizes_they_state(file, parameters, words, ood_p):
     gin_files.parse([file], [])
     config = gin.query_parameter("dyck.config").scoped_configurable_fn()
     assert model_of(config).parameter_count() == parameters
     assert config.steps * config.batch_size == words
-    assert (config.length, config.p, config.ood_p, config.q, config.num_errors) == (32, 0.2, 0.8, 0.5, 441)
+    assert (config.length, config.p, config.ood_p, config.q, config.num_errors) == (32, 0.2, ood_p, 0.5, 441)
     assert gin_files.required("dyck") == []
