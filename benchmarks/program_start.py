@@ -2,8 +2,9 @@
 
 A run is exported as StableHLO for this CPU. The program and `padir translate` translate the same lines, and it is said
 how many come out alike. Then, in turns, these start and translate one sentence, each in a process of its own: the
-exported program, `padir translate`, and `padir serve`, which first makes itself ready. Each does so without a
-compilation cache and with one that it has filled. Seconds count from the start of the process to the first translation.
+exported program, `padir translate`, and with --serve `padir serve`, which first makes itself ready and takes minutes
+for it. Each does so without a compilation cache and with one that it has filled. Seconds count from the start of the
+process to the first translation.
 """
 
 from __future__ import annotations
@@ -101,13 +102,13 @@ def exported(folder: Path, run_dir: str) -> Path:
     return program
 
 
-def commands_of(program: Path, run_dir: str) -> dict[str, list[str]]:
-    """What is compared, by name."""
-    return {
+def commands_of(program: Path, run_dir: str, serve: bool) -> dict[str, list[str]]:
+    """What is compared, by name; a server if `serve`."""
+    commands = {
         "exported program": [sys.executable, str(program / "load_program.py")],
         "padir translate": [*_PADIR, "translate", f"--run_dir={run_dir}", "--batch_size=1"],
-        "padir serve": [*_PADIR, "serve", f"--run_dir={run_dir}"],
     }
+    return commands | ({"padir serve": [*_PADIR, "serve", f"--run_dir={run_dir}"]} if serve else {})
 
 
 def measure(commands: dict[str, list[str]], folder: Path, text: str, repeats: int) -> dict[str, dict[str, float]]:
@@ -138,12 +139,13 @@ def main() -> None:
     parser.add_argument("--texts", required=True, help="file of sentences that both must translate alike")
     parser.add_argument("--lines", type=int, default=1000, help="how many of them")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--serve", action="store_true", help="also start `padir serve`")
     parser.add_argument("--output", required=True, help="JSON file to write")
     options = parser.parse_args()
     facts = run_facts()
     texts = [line.raw.decode() for line in islice(lines_of(options.texts), options.lines)]
     with tempfile.TemporaryDirectory() as folder:
-        commands = commands_of(exported(Path(folder), options.run_dir), options.run_dir)
+        commands = commands_of(exported(Path(folder), options.run_dir), options.run_dir, options.serve)
         ours, theirs = (translated(commands[name], texts) for name in ("exported program", "padir translate"))
         same = sum(here == there for here, there in zip(ours, theirs, strict=True))
         systems = measure(commands, Path(folder), options.text, options.repeats)

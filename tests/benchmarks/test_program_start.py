@@ -71,4 +71,5 @@ def test_systems_take_turns_after_their_caches_are_filled(load_script, tmp_path,
     assert asked == [turn[1], turn[3], *turn * 3]
     assert found["a, no cache"] == {"median": 7.0, "min": 3.0, "max": 11.0, "n": 3}
     assert list(found)[1:] == ["a, filled cache", "b, no cache", "b, filled cache"]
-    assert list(script.commands_of(tmp_path, "run")) == ["exported program", "padir translate", "padir serve"]
+    named = ["exported program", "padir translate", "padir serve"]
+    assert [list(script.commands_of(tmp_path, "run", serve)) for serve in (False, True)] == [named[:2], named]
