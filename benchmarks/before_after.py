@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from padir.benchmark.facts import run_facts
+from padir.benchmark.facts import portable, run_facts
 
 VERSIONS = ("before", "after")
 
@@ -64,7 +64,7 @@ def measure(sources: dict[str, Path], command: str, rounds: int, folder: Path) -
         version: {"median": statistics.median(each), "p99": float(np.percentile(each, 99)), "n": len(each)}
         for version, each in found.items()
     }
-    return {"command": command, **rows, "ratio": rows["after"]["median"] / rows["before"]["median"]}
+    return {"command": portable(command), **rows, "ratio": rows["after"]["median"] / rows["before"]["median"]}
 
 
 def commit_of(source: Path) -> str:

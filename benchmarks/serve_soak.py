@@ -155,7 +155,8 @@ async def soak(options: argparse.Namespace, rest: list[str]) -> dict:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     # A queue that a flood does not fit into.
-    limits = ["--gin.serve.limits=@Limits()", f"--gin.Limits.max_queue={_FLOOD // 2}"]
+    limits = ["--gin.serve.limits=@Limits()"]
+    limits += [f"--gin.Limits.{name}={_FLOOD // 2}" for name in ("max_queue", "max_items")]
     command = [sys.executable, "-m", "padir.cli", "serve", f"--run_dir={options.run_dir}", f"--port={port}", *limits]
     command += rest
     server = subprocess.Popen(command)
