@@ -98,8 +98,7 @@ def test_average(local, run, bucket, tmp_path):
         average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
 
 
-@pytest.mark.parametrize("fault", ["drop", 503])
-@pytest.mark.parametrize("written", ["model.json", "checkpoints/"])
+@pytest.mark.parametrize("written, fault", [("model.json", "drop"), ("model.json", 503), ("checkpoints/", "drop")])
 def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, at_once, written, fault):
     mean = f"{bucket}/mean"
 
