@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import signal
 import zipfile
 from pathlib import Path
 
@@ -98,18 +99,46 @@ def test_average(local, run, bucket, tmp_path):
         average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
 
 
-@pytest.mark.parametrize("written, fault", [("model.json", "drop"), ("model.json", 503), ("checkpoints/", "drop")])
-def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, at_once, written, fault):
-    mean = f"{bucket}/mean"
+# A command in a process of its own, which is killed when a file appears; gcsfs tries requests again without waiting. In
+# the test's process TensorStore would go on writing when the command has ended.
+COMMAND = """
+import asyncio, os, signal, sys, threading, time
+from pathlib import Path
+import gcsfs.retry
+from padir.cli.main import main
+sleep = asyncio.sleep
+gcsfs.retry.asyncio.sleep = lambda seconds, *rest: sleep(0)
+def kill():
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=kill, daemon=True).start()
+sys.exit(main(sys.argv[2:]))
+"""
+# TensorStore tries for a quarter of an hour to write arrays, so a test does not wait for its error.
+ARRAYS = "checkpoints/3/params/ocdbt.process_0/"
+
+
+@pytest.mark.parametrize("fault", ["drop", 503])
+@pytest.mark.parametrize("written", ["model.json", "checkpoints/3/_CHECKPOINT_METADATA", ARRAYS])
+def test_an_average_whose_storage_fails_is_made_by_the_same_command(
+    run, bucket, emulator, run_python, tmp_path, written, fault
+):
+    mean, failed = f"{bucket}/mean", []
 
     def fails(request):
-        name = request.query.get("name", "")
-        return fault if request.method == "POST" and f"mean/{written}" in name else None
+        if request.method != "POST" or f"mean/{written}" not in request.query.get("name", ""):
+            return None
+        failed.append(request)
+        if written == ARRAYS and len(failed) == 3:
+            (tmp_path / "kill").touch()
+        return fault
 
     command = ["average", f"--run_dir={run}", f"--output_dir={mean}", "--last=2"]
     with emulator.faults.happen(fails):
-        assert cli.main(command) == 74
-    with pytest.raises(PadirError):
+        ended = run_python(COMMAND, tmp_path / "kill", *command)
+    assert ended.returncode == (-signal.SIGKILL if written == ARRAYS else 74), ended.stderr.decode()
+    with pytest.raises(PadirError, match="no trained model found" if written == "model.json" else "no checkpoint"):
         params_of(mean)
     assert cli.main(command) == 0
     whole = jax.tree.map(lambda a, b: (a + b) / 2, params_of(run, step=2), params_of(run, step=3))
@@ -229,7 +258,13 @@ def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, buck
         assert cli.main(command) == 74
     # What counts as a result is written last.
     assert not as_path(f"{bucket}/results/ar.json").exists()
-    chance = random.Random(1)
-    with emulator.faults.happen(lambda request: "slow" if chance.random() < 0.3 else None):
+    chance, slow = random.Random(1), []
+
+    def sometimes(request):
+        slow.append(chance.random() < 0.3)
+        return "slow" if slow[-1] else None
+
+    with emulator.faults.happen(sometimes):
         assert cli.main(command) == 0
+    assert any(slow)
     assert json.loads(as_path(f"{bucket}/results/ar.json").read_text())["n"] == 6
