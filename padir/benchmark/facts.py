@@ -26,7 +26,7 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 def run_facts() -> dict[str, Any]:
     """Commit, date, device, versions, load of the machine and command, as JSON values without absolute paths."""
     return {
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.date.today().isoformat(),
         "device": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
@@ -52,7 +52,7 @@ def _relative(path: str) -> str:
     return os.path.basename(path.rstrip("/")) if relative.startswith("..") else relative
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit of the checkout this code runs from, '+changes' if its code differs; '' outside a checkout."""
     root = Path(__file__).resolve().parents[2]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from padir.benchmark.facts import commit
 from padir.errors import PadirError
 from padir.files.atomic import write_text
 
@@ -17,7 +18,7 @@ PHASES_FILE = "phases.json"
 
 
 class Phases:
-    """Runs each phase once, even if the job is started several times, and records the seconds that it took."""
+    """Runs each phase once, even if the job is started several times; records how long it took, and of what commit."""
 
     def __init__(self, directory: Path, config: Any):
         """Reads the record of earlier starts, if there is one.
@@ -31,9 +32,9 @@ class Phases:
         """
         self._path = directory / PHASES_FILE
         described = json.loads(json.dumps(dataclasses.asdict(config)))
-        self._state: dict[str, Any] = {"config": described, "seconds": {}}
+        self._state: dict[str, Any] = {"config": described, "seconds": {}, "commits": {}}
         if self._path.exists():
-            self._state = json.loads(self._path.read_text(encoding="utf-8"))
+            self._state |= json.loads(self._path.read_text(encoding="utf-8"))
             if self._state["config"] != described:
                 raise PadirError(
                     f"{directory}: holds a run with other settings; choose another output_dir or delete this one"
@@ -43,6 +44,11 @@ class Phases:
     def seconds(self) -> dict[str, float]:
         """The seconds that each finished phase took, in the order in which they ran."""
         return self._state["seconds"]
+
+    @property
+    def commits(self) -> dict[str, str]:
+        """The commit of padir that each finished phase ran with, '' where there was no checkout."""
+        return self._state["commits"]
 
     def run(self, name: str, work: Callable[[], Any]) -> None:
         """Runs `work`, unless the phase `name` is finished already."""
@@ -56,5 +62,5 @@ class Phases:
 
     def add(self, name: str, seconds: float) -> None:
         """Records a phase as finished."""
-        self.seconds[name] = seconds
+        self.seconds[name], self.commits[name] = seconds, commit()
         write_text(self._path, json.dumps(self._state, indent=2) + "\n")

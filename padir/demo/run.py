@@ -151,6 +151,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     result["facts"] = run_facts() | {
         "seconds": sum(phases.seconds.values()),
         "phase_seconds": phases.seconds,
+        "phase_commits": phases.commits,
         "peak_memory_mb": host_memory.peak_resident_bytes() / 2**20,
         "config": dataclasses.asdict(config),
     }

@@ -19,10 +19,12 @@ def page(results: Results, pictures: Sequence[tuple[str, str]]) -> str:
       pictures: (file name, caption) of each.
     """
     facts = results["facts"]
+    # A run that was interrupted may have gone on with newer code.
+    commits = dict.fromkeys(commit or "unknown" for commit in facts["phase_commits"].values())
     lines = [
         "# Dyck words under a verifier",
         "",
-        f"`{facts['command']}`, commit {facts['commit'] or 'unknown'}, {facts['date']}, "
+        f"`{facts['command']}`, commit {', '.join(commits)}, {facts['date']}, "
         f"{facts['cpu'] or facts['device']}, {facts['seconds']:.0f} s."
         + (" With --quick: a small model, and numbers that mean little." if results["quick"] else ""),
         "",

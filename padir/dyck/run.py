@@ -55,6 +55,7 @@ def dyck(*, output_dir: str, config: DyckConfig, quick: bool = False) -> dict[st
     results["facts"] = run_facts() | {
         "seconds": sum(seconds.values()),
         "phase_seconds": seconds,
+        "phase_commits": experiment.record.commits,
         "peak_memory_mb": host_memory.peak_resident_bytes() / 2**20,
         "config": dataclasses.asdict(config),
     }

@@ -30,6 +30,7 @@ def average(
 ) -> None:
     """Averages the parameters of several checkpoints and writes the result as a new run directory.
 
+    What an interruption or a failing storage leaves in `output_dir` is no run; the same call then makes it one.
     Exactly one of `last`, `best` and `ema` must be given.
 
     Args:

@@ -102,6 +102,7 @@ def open_model(
 def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = None) -> None:
     """Converts a T5X or Hugging Face checkpoint to a run directory, which every command accepts.
 
+    What an interruption or a failing storage leaves in `output_dir` is no run; the same call then makes it one.
     The optimizer's state is not imported. To continue training, start a new run with `train.initialize_from` set to
     the imported one.
 

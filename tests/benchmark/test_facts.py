@@ -46,13 +46,13 @@ def test_the_commit_says_whether_the_checkout_differs(monkeypatch, tmp_path):
     (tmp_path / "padir" / "benchmark").mkdir(parents=True)
     monkeypatch.setattr(facts, "__file__", str(tmp_path / "padir" / "benchmark" / "facts.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert facts._commit() == ""
+    assert facts.commit() == ""
     git("init", "-q")
     (tmp_path / "padir" / "file").write_text("one")
     git("add", ".")
     git("commit", "-qm", "one")
-    assert facts._commit() == git("rev-parse", "HEAD")
+    assert facts.commit() == git("rev-parse", "HEAD")
     (tmp_path / "result.json").write_text("{}")
-    assert facts._commit() == git("rev-parse", "HEAD"), "a result is no code"
+    assert facts.commit() == git("rev-parse", "HEAD"), "a result is no code"
     (tmp_path / "padir" / "file").write_text("two")
-    assert facts._commit() == git("rev-parse", "HEAD") + "+changes"
+    assert facts.commit() == git("rev-parse", "HEAD") + "+changes"

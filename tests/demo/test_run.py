@@ -125,6 +125,7 @@ def test_facts_and_pictures(made):
         "evaluate",
     ]
     assert facts["seconds"] == pytest.approx(sum(facts["phase_seconds"].values()))
+    assert facts["phase_commits"] == dict.fromkeys(facts["phase_seconds"], facts["commit"])
     assert facts["versions"].keys() >= {"jax", "flax"} and facts["commit"] is not None
     assert 100 < facts["peak_memory_mb"] < 4000
     page = (made / "report" / "report.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import tiny_dyck
 
 from padir.dyck import inducing, laws, run, thesis, unseen
 from padir.dyck.language_model import load_params
-from padir.dyck.report import table
+from padir.dyck.report import page, table
 from padir.dyck.run import dyck
 from padir.errors import PadirError
 
@@ -49,6 +49,7 @@ def test_what_it_writes(made):
     assert list(written["facts"]["phase_seconds"]) == [
         *("language_model", "verifier", "inducing", "unseen", "diversity", "value", "laws"),
     ]
+    assert list(written["facts"]["phase_commits"]) == list(written["facts"]["phase_seconds"])
     assert written["facts"]["config"]["length"] == 6 and written["quick"] is False
     params = load_params(folder / "language_model.npz", CONFIG)
     assert sum(np.size(leaf) for leaf in _leaves(params)) == written["language_model"]["parameters"]
@@ -63,22 +64,31 @@ def _leaves(tree):
 
 def test_the_page_shows_the_theses_numbers_beside_ours(made):
     folder, result = made
-    page = (folder / "report.md").read_text(encoding="utf-8")
+    text = (folder / "report.md").read_text(encoding="utf-8")
     for claim in result["claims"]:
-        assert claim["line"] in page
-    assert "The model has learnt words with p = 0.2; prompts have p = 0.8, in the thesis 0.8." in page
+        assert claim["line"] in text
+    assert "The model has learnt words with p = 0.2; prompts have p = 0.8, in the thesis 0.8." in text
     forced = result["inducing"]["forced"]
     for stride, theirs in thesis.FORCED.items():
         name = f"B = {stride}" if stride else "none"
         ours = [forced[of][str(stride)] for of in ("rewritten greedily", "drawn")]
-        assert f"| {name} | {ours[0]:.3f} | {ours[1]:.3f} | {theirs:.3f} |" in page
+        assert f"| {name} | {ours[0]:.3f} | {ours[1]:.3f} | {theirs:.3f} |" in text
     row = result["unseen"]["systems"]["baseline, top_p 0.9"]
     scale = 10_000 / 64
     assert (
         f"| baseline, top_p 0.9 | {row['mean'] * scale:.1f} ± {row['standard_error'] * scale:.1f} | 240.0 ± 5.2 |"
-        in page
+        in text
     )
-    assert "![" in page and "(accuracy.png)" in page
+    assert "![" in text and "(accuracy.png)" in text
+
+
+def test_the_page_names_every_commit_that_a_phase_ran_at(made):
+    folder, result = made
+    facts = result["facts"]
+    assert set(facts["phase_commits"].values()) == {facts["commit"]}
+    assert f", commit {facts['commit'] or 'unknown'}, {facts['date']}" in (folder / "report.md").read_text()
+    earlier = facts | {"phase_commits": facts["phase_commits"] | {"language_model": "1234"}}
+    assert f", commit 1234, {facts['commit'] or 'unknown'}, {facts['date']}" in page(result | {"facts": earlier}, [])
 
 
 def test_started_again_it_repeats_nothing(made, monkeypatch):
