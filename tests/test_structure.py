@@ -121,21 +121,19 @@ OWN_PATHS = {
 }
 
 
+MOVING = {"os.replace", "os.rename", "os.fsync", "os.link", "shutil.copyfile", "shutil.copy"}
+
+
 def test_only_files_knows_what_a_path_is():
     """How files are replaced and locked, and that an address may stand for one, is known in one folder."""
     guilty = set()
     for path in ALL:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            named = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
-            if {"fcntl", "gcsfs", "etils"} & {name.split(".")[0] for name in names} or named in (
-                "os.replace",
-                "os.rename",
-                "os.fsync",
-                "os.link",
-                "shutil.copyfile",
-                "shutil.copy",
-            ):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            named = {ast.unparse(node)} if isinstance(node, ast.Attribute | ast.Name) else set(names)
+            if {"fcntl", "gcsfs", "etils"} & {name.split(".")[0] for name in names} or named & MOVING:
                 guilty.add(module_name(path))
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if called in ("Path", "pathlib.Path") and module_name(path) not in OWN_PATHS:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from padir.errors import PadirError
-from padir.files.paths import local_path
+from padir.files.paths import as_path
 
 # If one of these facts differs, a difference in latency may not come from the systems.
 _CONDITIONS = ("device", "device_count", "cpu", "cpu_count", "xla_flags", "versions")
@@ -64,10 +64,12 @@ def compare(*, before: str, after: str) -> dict[str, Any]:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        result = json.loads(local_path(path).read_text(encoding="utf-8"))
+        result = json.loads(as_path(path).read_text(encoding="utf-8"))
         for system in result["systems"].values():
             system["latency_ms"]["median_ci95"]
         result["facts"], result["workload"], result["batch_size"]
+    except PadirError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PadirError(f"{path}: not a JSON file of padir benchmark latency ({error!r})") from error
     return result
@@ -80,7 +82,7 @@ _CLEAR = 0.02
 def _estimates(*paths: str) -> list[dict[str, Any]] | None:
     """The files, if all are results of `padir compile`."""
     try:
-        results = [json.loads(local_path(path).read_text(encoding="utf-8")) for path in paths]
+        results = [json.loads(as_path(path).read_text(encoding="utf-8")) for path in paths]
         return results if all("programs" in result for result in results) else None
     except (OSError, ValueError, TypeError):
         return None

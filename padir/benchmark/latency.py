@@ -23,7 +23,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.files.atomic import write_text
-from padir.files.paths import local_path
+from padir.files.paths import as_path, local_path
 from padir.inference.decoder import source_width
 from padir.inference.translator import Translator
 from padir.models.kinds import DecodeConfig
@@ -330,7 +330,9 @@ def _waste(batches: Sequence[Batch], width: Callable[[Batch], int], length: Call
 
 def _bleu(path: str) -> float:
     try:
-        return float(json.loads(local_path(path).read_text(encoding="utf-8"))["bleu"])
+        return float(json.loads(as_path(path).read_text(encoding="utf-8"))["bleu"])
+    except PadirError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise PadirError(f"System.quality: {path} is not a JSON file of padir evaluate: {error}") from error
 

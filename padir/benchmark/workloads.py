@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import random
 import sys
 import tempfile
@@ -15,6 +15,8 @@ from padir.data import vocabulary as vocabulary_lib
 from padir.data.records import Example, PreparedSet
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
+from padir.files.lines import is_compressed
+from padir.files.reading import open_for_reading
 from padir.types import EOS_ID, UNK_ID
 
 
@@ -165,9 +167,8 @@ def fitting_requests(examples: Sequence[Example], vocabulary: Vocabulary, longes
 
 
 def _read_lines(path: str) -> list[str]:
-    opener = gzip.open if path.endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with io.TextIOWrapper(open_for_reading(path, decompress=is_compressed(path)), encoding="utf-8") as file:
             return [line.rstrip("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise PadirError(f"{path}: cannot be read as UTF-8 text: {error}") from error

@@ -42,6 +42,7 @@ class Command:
       trains: whether the command trains. If so, memory allocation is set up for training before JAX starts, and
         SIGTERM makes the command save a checkpoint and stop.
       gin_files: gin files to read if the user names none.
+      local: parameters that must be local paths. A gs:// address is refused before anything is done.
       positional: the parameter that may follow the command without its flag.
       compiles: the command whose programs this one compiles for TPUs or GPUs, if any. It takes all flags and gin
         bindings of that command, which are passed to its function by name as the first argument. Its own flags are not
@@ -57,6 +58,7 @@ class Command:
     distributed: Callable[[Callable[[str], bool]], bool] = _never
     trains: bool = False
     gin_files: tuple[str, ...] = ()
+    local: tuple[str, ...] = ()
     positional: str | None = None
     compiles: str | None = None
 
@@ -190,6 +192,7 @@ _ALL = (
         "padir benchmark latency --gin_file=bench/trained.gin --gin.AR_DIR=\"'runs/ar'\" "
         "--gin.PADIR_DIR=\"'runs/padir'\" --gin.DATA_DIR=\"'runs/data'\" --output=runs/latency.json",
         configuration=_beside("{output}.gin"),
+        local=("output",),
     ),
     Command(
         "benchmark throughput",
@@ -198,6 +201,7 @@ _ALL = (
         "padir benchmark throughput --gin_file=bench/paper.gin --gin_file=bench/fixed_32.gin "
         "--output=runs/throughput.json",
         configuration=_beside("{output}.gin"),
+        local=("output",),
     ),
     Command(
         "benchmark roofline",
@@ -213,6 +217,7 @@ _ALL = (
         "padir benchmark serve --inputs input.txt --output=runs/serve.json",
         note="The server is another process, such as padir serve. --gin.benchmark_serve.rates='(1, 2)' sets the rates.",
         configuration=_beside("{output}.gin"),
+        local=("output",),
     ),
     Command(
         "benchmark compare",
@@ -226,6 +231,7 @@ _ALL = (
         "compare attention at positions that stutter with attention at positions that do not",
         "padir analyze attention --run_dir=runs/padir --data_dir=runs/data --output_dir=runs/attention",
         configuration=_beside("{output_dir}/attention.gin"),
+        local=("output_dir",),
     ),
     Command(
         "analyze topics",
@@ -235,6 +241,7 @@ _ALL = (
         "--output=runs/topics.json",
         note="The formats of the three files are described under their flags. Each of the two arrays may be missing.",
         configuration=_beside("{output}.gin"),
+        local=("output",),
     ),
     Command(
         "demo",
@@ -247,6 +254,7 @@ _ALL = (
         ),
         configuration=_beside("{report_dir}/demo.gin"),
         gin_files=("runs/demo.gin",),
+        local=("output_dir", "report_dir"),
     ),
     Command(
         "dyck",
@@ -260,6 +268,7 @@ _ALL = (
         ),
         configuration=_beside("{output_dir}/dyck.gin"),
         gin_files=("runs/dyck.gin",),
+        local=("output_dir",),
     ),
     Command(
         "learn topics",
@@ -273,6 +282,7 @@ _ALL = (
         ),
         configuration=_beside("{output_dir}/topics.gin"),
         gin_files=("runs/learn_topics.gin",),
+        local=("output_dir",),
     ),
     Command(
         "learn dyck",
@@ -286,6 +296,7 @@ _ALL = (
         ),
         configuration=_beside("{output_dir}/learn_dyck.gin"),
         gin_files=("runs/learn_dyck.gin",),
+        local=("output_dir",),
     ),
     Command(
         "theory",
@@ -293,6 +304,7 @@ _ALL = (
         "draw the figures of the paper's theory chapters and check their claims with exact calculations",
         "padir theory --output_dir=runs/theory --quick",
         configuration=_beside("{output_dir}/theory.gin"),
+        local=("output_dir",),
     ),
     Command(
         "compile train",

@@ -25,7 +25,7 @@ from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
 from padir.errors import PadirError, kind_of
 from padir.files.atomic import make_folder, write_text
-from padir.files.paths import as_path
+from padir.files.paths import as_path, local_path
 from padir.runtime.distributed import is_first
 
 # By the names that gin files bind to.
@@ -47,6 +47,9 @@ def _keeping_configuration(command: Command) -> Callable[..., Any]:
     def _call(**given: Any) -> Any:
         if _in_place.get() is not None:
             return _in_place.get()(given)
+        for option in command.local:
+            if option in given:
+                local_path(given[option])
         parameters = inspect.signature(function).parameters.values()
         missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
         if missing:

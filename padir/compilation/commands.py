@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from padir.benchmark.facts import run_facts
@@ -290,7 +291,8 @@ class _Job:
 
     def __init__(self, topology: Topology, output: str | None, save: str | None, hlo: str | None):
         self.topology = topology
-        self.output, self.save, self.hlo = output, save, hlo
+        self.output = output
+        self.save, self.hlo = (folder if folder is None else local_path(folder) for folder in (save, hlo))
         self.programs: dict[str, dict[str, Any]] = {}
         deviceless.check(topology.platform)
         self.credit = report.credit(topology.platform)
@@ -352,9 +354,9 @@ class _Arguments(dict):
         raise PadirError(f"no value for {name}; name a --gin_file that sets it, or give --{name}=…")
 
 
-def _in_folder(folder: str, name: str, content: bytes) -> None:
-    local_path(folder).mkdir(parents=True, exist_ok=True)
-    (local_path(folder) / name).write_bytes(content)
+def _in_folder(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
 
 
 def _with_defaults(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from array_record.python import array_record_module
 from padir.data.manifest import VOCABULARY_NAME, Manifest, SplitManifest
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError, StorageError
+from padir.files import refusals
 from padir.files.atomic import Replacement, write_bytes
 from padir.files.cache import copied
 from padir.files.paths import as_path, is_bucket
@@ -41,8 +42,8 @@ from padir.files.reading import open_for_reading
 HISTOGRAM_WIDTH = 8
 # Records read at once from a bucket.
 _REQUESTS = 32
-# How ArrayRecord says that a bucket does not answer or refuses.
-_NO_ANSWER = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|INTERNAL|PERMISSION_DENIED|UNAUTHENTICATED")
+# How ArrayRecord's client of a bucket says that it gave up, or was refused, when it last asked.
+_GAVE_UP = re.compile(r"Retry policy exhausted|Permanent error")
 
 # group_size:1 compresses every record separately, so that random access decompresses nothing else.
 WRITER_OPTIONS = "group_size:1,snappy"
@@ -253,21 +254,7 @@ class PreparedSplit:
 
     def _open_shards(self) -> list[Any]:
         """Opens one reader per shard; detects missing, truncated and replaced files."""
-        readers = []
-        for name, count in self.manifest.shards:
-            path = self._directory / name
-            try:
-                reader = array_record_module.ArrayRecordReader(str(path), READER_OPTIONS)
-                found = reader.num_records()
-            except RuntimeError as error:
-                reason = " ".join(str(error).split())
-                if is_bucket(path) and _NO_ANSWER.search(reason):
-                    raise StorageError(f"{path}: cannot be read ({reason[:300]})") from error
-                raise _damaged(path, reason) from error
-            if found != count:
-                raise _damaged(path, f"{found} records, not {count}")
-            readers.append(reader)
-        return readers
+        return [_opened(self._directory / name, count) for name, count in self.manifest.shards]
 
     def __len__(self) -> int:
         return self.manifest.num_examples
@@ -277,27 +264,66 @@ class PreparedSplit:
         return self.read([range(len(self))[index]])[0]
 
     def read_records(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
-        """Returns the raw records at `indices` (int [n], each in 0..len-1), in the same order."""
+        """Returns the raw records at `indices` (int [n], each in 0..len-1), in the same order.
+
+        Raises:
+          StorageError: the bucket does not answer.
+          PadirError: it refuses, or a record is damaged.
+        """
         indices = np.asarray(indices, np.int64)
         shards = np.searchsorted(self._first, indices, side="right") - 1
         within = indices - self._first[shards]
 
         # One call for each record, because a call for a list of them looks at every record of the shard.
         def record(shard: int, place: int) -> bytes:
-            return self._readers[shard].read(place, place + 1)[0]
+            try:
+                return self._readers[shard].read(place, place + 1)[0]
+            except RuntimeError as error:
+                raise _unreadable(self._directory / self.manifest.shards[shard][0], str(error)) from error
 
         read = map if self._requests is None else self._requests.map
-        try:
-            return list(read(record, shards.tolist(), within.tolist()))
-        except RuntimeError as error:
-            if self._requests is None:
-                raise
-            reason = " ".join(str(error).split())[:300]
-            raise StorageError(f"{self._directory}: split {self.name} cannot be read ({reason})") from error
+        return list(read(record, shards.tolist(), within.tolist()))
 
     def read(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
         """Returns the examples at `indices` (int [n], each in 0..len-1), in the same order, with one batch read."""
         return [decode_record(record) for record in self.read_records(indices)]
+
+
+def _opened(path: Path, count: int) -> Any:
+    """A reader of a shard with `count` records."""
+    # ArrayRecord takes a shard that a bucket refused it, or would not give for a while, for an empty one.
+    for is_last in (False, True) if is_bucket(path) else (True,):
+        try:
+            reader = array_record_module.ArrayRecordReader(str(path), READER_OPTIONS)
+            if (found := reader.num_records()) == count:
+                return reader
+            what = f"{found} records, not {count}"
+        except RuntimeError as error:
+            what = str(error)
+        _ask_for(path)
+        if is_last:
+            raise _damaged(path, " ".join(what.split())[:300])
+
+
+def _unreadable(path: Path, what: str) -> PadirError:
+    """What it means that ArrayRecord cannot read a record: the bucket does not give it, or the shard is damaged."""
+    what = " ".join(what.split())[:300]
+    _ask_for(path)
+    if is_bucket(path) and _GAVE_UP.search(what):
+        kind, reason = refusals.no_answer(what)
+        return kind(f"{path}: {reason}")
+    return _damaged(path, what)
+
+
+def _ask_for(path: Path) -> None:
+    """Reads a byte of a shard in a bucket by our own client, which says why it is refused."""
+    if not is_bucket(path):
+        return
+    try:
+        with open_for_reading(path) as file:
+            file.read(1)
+    except FileNotFoundError as error:
+        raise _damaged(path, str(error)) from error
 
 
 def _damaged(path: Path, what: str) -> PadirError:

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import select
 import sys
 import zlib
@@ -51,11 +52,31 @@ class Line:
     raw: bytes
 
 
-def check_inputs(inputs: Sequence[str]) -> None:
-    """Raises PadirError unless every input is '-' or exists and is not a folder."""
+def existing(inputs: Sequence[str]) -> list[str]:
+    """Returns the names of input files.
+
+    Args:
+      inputs: their names, and '-'. One in a bucket may be a pattern with '*', '?' or '[…]', which no shell expands:
+        it stands for the files that match, in order of their names.
+
+    Raises:
+      PadirError: one does not exist or is a folder, or nothing matches.
+    """
+    names = []
     for name in inputs:
-        if name != "-" and (not as_path(name).exists() or as_path(name).is_dir()):
+        if name == "-" or (as_path(name).exists() and not as_path(name).is_dir()):
+            names.append(name)
+        elif matching := [str(path) for path in _matching(name) if not path.is_dir()]:
+            names += matching
+        else:
             raise PadirError(f"{name}: no such input file")
+    return names
+
+
+def _matching(name: str) -> Iterable[Path]:
+    """What a pattern in a bucket matches; nothing if it is none."""
+    found = re.search(r"/[^/]*[*?[]", name)
+    return as_path(name[: found.start()]).glob(name[found.start() + 1 :]) if found and is_bucket(name) else ()
 
 
 def chunked(lines: Iterable[Line | None], size: int) -> Iterator[list[Line]]:

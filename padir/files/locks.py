@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from padir.errors import StorageError
+from padir.errors import PadirError, StorageError
 from padir.files.paths import is_bucket
 
 # A lease that its holder has not renewed for this long is lost. It is renewed three times as often.
@@ -112,6 +112,8 @@ class Lease:
         try:
             found = objects.describe(self._uri).generation
             ours = json.loads(objects.read(self._uri, generation=found)).get("token") == self._token
+        except PadirError:
+            raise
         except (FileNotFoundError, ValueError):
             return False
         self._generation = found if ours else self._generation

@@ -1,6 +1,6 @@
 """Objects in buckets of Google Cloud Storage: the requests, what is tried again, and what a failure is called.
 
-gcsfs signs the requests, and tries those again that a busy or failing server refused (408, 429, 5xx) or whose
+gcsfs signs the requests, and tries those again that a busy or failing server refused (408, 429, 500 to 504) or whose
 connection broke: six times, waiting 1, 2, 4, 8 and 16 seconds and up to a second more by chance. Import this module
 only where an address begins with gs://, because it imports gcsfs.
 
@@ -22,12 +22,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from padir.errors import PadirError, StorageError
+from padir.files import refusals
 
 # gcsfs would otherwise look for buckets with hierarchical namespaces through a second client.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 import aiohttp
 import gcsfs
+import google.auth.exceptions
 from gcsfs.retry import RETRIABLE_EXCEPTIONS
 
 # It prints the tracebacks of what is raised anyway.
@@ -114,18 +116,14 @@ def explained(error: Exception) -> tuple[type[PadirError], str]:
     said = " ".join(str(error).split())[:300]
     if isinstance(error, PadirError):
         return type(error), said
+    if isinstance(error, google.auth.exceptions.TransportError) or getattr(error, "retryable", False):
+        return StorageError, f"what gives this machine its credentials did not answer ({said})"
     if type(error).__module__.startswith("google.auth.") or code == 401:
-        return PadirError, (
-            f"no valid credentials ({said}); run `gcloud auth application-default login`, or give this machine a "
-            "service account"
-        )
+        return refusals.no_credentials(said)
     if code == 403 or (isinstance(error, OSError) and said.startswith("Forbidden")):
-        return PadirError, (
-            f"permission denied ({said}); give this account the roles Storage Object User and Storage Legacy Bucket "
-            "Reader of the bucket"
-        )
+        return refusals.no_permission(said)
     if code in _PASSING_CODES or isinstance(error, _PASSING_ERRORS):
-        return StorageError, f"the storage did not answer, tried several times ({said or type(error).__name__})"
+        return refusals.no_answer(said or type(error).__name__)
     return PadirError, f"the storage refused this request ({said or type(error).__name__})"
 
 

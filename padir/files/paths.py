@@ -62,8 +62,12 @@ def local_path(path: str | os.PathLike) -> Path:
 
 
 def joined(folder: str | os.PathLike, name: str | os.PathLike) -> Path:
-    """Returns the path of a file named relative to a folder, or by an address or an absolute path; '~' is expanded."""
-    if is_bucket(name):
+    """Returns the path of a file named relative to a folder, or by an address or an absolute path; '~' is expanded.
+
+    Raises:
+      PadirError: see `as_path`.
+    """
+    if _SCHEME.match(os.fspath(name)):
         return as_path(name)
     name = Path(name).expanduser()
     folder = as_path(folder)

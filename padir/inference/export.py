@@ -22,7 +22,7 @@ from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.files import checksums
 from padir.files.atomic import copy_file, rename_folder
-from padir.files.paths import local_path
+from padir.files.paths import as_path, files_below, is_bucket, local_path
 from padir.inference import load_program
 from padir.inference.decoder import SOURCE_BUCKETS
 from padir.inference.program import decode_program
@@ -125,7 +125,7 @@ def export_programs(
       PadirError: the folder exists, a number or platform is wrong, the translator has a constraint, whose automata are
         made on the host, or the decode calls back to the host or returns a trace.
     """
-    folder = local_path(output_dir)
+    folder = as_path(output_dir)
     _check(translator, folder, decode, platforms, batch_sizes, source_buckets)
     stored = _stored(translator)
     names = [f"{index:04d}" for index in range(len(stored[0]))]
@@ -157,7 +157,8 @@ def export_programs(
         "weights": names,
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made_in:
+    beside = None if is_bucket(folder) else folder.parent
+    with tempfile.TemporaryDirectory(dir=beside, prefix=f".{folder.name}.") as made_in:
         inside = local_path(made_in) / "export"
         for platform in platforms:
             (inside / "programs" / platform).mkdir(parents=True)
@@ -169,11 +170,20 @@ def export_programs(
         copy_file(load_program.__file__, inside / "load_program.py")
         (inside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         checksums.write_checksums(inside, ["."])
-        if folder.exists():
-            # The configuration. It has no checksum, since a further command would replace it before it is refused.
-            for kept in folder.iterdir():
-                copy_file(kept, inside / kept.name)
-        rename_folder(inside, folder)
+        _put(inside, folder)
+
+
+def _put(made: Path, folder: Path) -> None:
+    """Puts a whole export in its place, where at most the configuration lies already."""
+    if is_bucket(folder):
+        for name in sorted(files_below(made), key=lambda name: name == checksums.FILE):
+            copy_file(made / name, folder / name)
+        return
+    if folder.exists():
+        # The configuration. It has no checksum, since a further command would replace it before it is refused.
+        for kept in folder.iterdir():
+            copy_file(kept, made / kept.name)
+    rename_folder(made, folder)
 
 
 def _check(
@@ -184,7 +194,12 @@ def _check(
     batch_sizes: Sequence[int],
     source_buckets: Sequence[int],
 ) -> None:
-    if folder.exists() and {path.name for path in folder.iterdir()} - {_CONFIGURATION}:
+    if is_bucket(folder):
+        # It arrives last. What an interruption leaves is no program; the same command then makes it one.
+        exists = (folder / checksums.FILE).exists()
+    else:
+        exists = folder.exists() and {path.name for path in folder.iterdir()} - {_CONFIGURATION}
+    if exists:
         raise PadirError(f"{folder}: exists; choose another output_dir, or delete it")
     if not platforms:
         raise PadirError(f"export.platforms: name one or more of {', '.join(PLATFORMS)}")

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 from padir.errors import PadirError, StorageError
 from padir.files.atomic import copy_file, replacing, write_text
 from padir.files.paths import as_path
-from padir.files.reading import local_file
+from padir.files.reading import local_file, open_for_reading
 from padir.interop import t5x
 from padir.interop.matching import Imported, check, real_rows, token_ids
 from padir.models.autoregressive import AutoregressiveModel
@@ -106,6 +106,9 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
     return t5x.model_from_params(flat, model, source=str(path))
 
 
+# Bytes that safetensors allows the description of the tensors before them.
+_LONGEST_HEADER = 100_000_000
+
 # Types that `save` writes parameters in.
 DTYPES = ("float32", "bfloat16")
 
@@ -120,7 +123,8 @@ def save(
 ) -> None:
     """Writes a folder that `load` opens, and for an autoregressive model Transformers too.
 
-    Rows that the import padded a table with are left out again. config.json comes last: a folder without is not whole.
+    Rows that the import padded a table with are left out again. config.json comes last: a folder without it is the rest
+    of an interrupted export, which the same call makes whole.
 
     Args:
       path: the folder; made if need be.
@@ -134,8 +138,9 @@ def save(
     if dtype not in DTYPES:
         raise PadirError(f"dtype: unknown {dtype!r}; choose one of {', '.join(DTYPES)}")
     folder = as_path(path)
-    if there := [name for name in (CONFIG_FILE, WEIGHTS_FILE) if (folder / name).exists()]:
-        raise PadirError(f"{folder / there[0]}: exists; choose another folder, or delete it")
+    for path, is_rest in ((folder / CONFIG_FILE, False), (folder / WEIGHTS_FILE, _is_ours(folder / WEIGHTS_FILE))):
+        if path.exists() and not is_rest:
+            raise PadirError(f"{path}: exists; choose another folder, or delete it")
     tensors = t5x.flat_params(model, params)
     config: dict[str, Any] = {"model_type": _OUR_KEY}
     if isinstance(model, AutoregressiveModel):
@@ -151,9 +156,24 @@ def save(
         copy_file(vocabulary, folder / VOCABULARY_FILE)
     tensors = {name: np.ascontiguousarray(tensor, jnp.dtype(dtype)) for name, tensor in tensors.items()}
     with replacing(folder / WEIGHTS_FILE) as local:
-        save_file(tensors, local, metadata={"format": "pt"})
+        save_file(tensors, local, metadata={"format": "pt", _OUR_KEY: "padir export"})
     text = json.dumps({**config, _OUR_KEY: model_to_dict(model)}, indent=2) + "\n"
     write_text(folder / CONFIG_FILE, text)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether `save` wrote this file of parameters."""
+    if not path.exists():
+        return False
+    try:
+        with open_for_reading(path) as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(size, _LONGEST_HEADER)))
+        return _OUR_KEY in header["__metadata__"]
+    except PadirError:
+        raise
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def hugging_face_name(name: str) -> str:

@@ -24,7 +24,8 @@ import orbax.checkpoint as ocp
 import tensorstore
 from flax.serialization import msgpack_restore
 
-from padir.errors import PadirError, StorageError
+from padir.errors import PadirError
+from padir.files import refusals
 from padir.files.paths import as_path, files_below, is_bucket
 
 INDEX, ORBAX_INDEX = "checkpoint", "_METADATA"
@@ -32,8 +33,6 @@ _PLACEHOLDER = "PLACEHOLDER://"
 # TensorStore by itself tries for a quarter of an hour.
 _RETRIES = {"max_retries": 6, "initial_delay": "1s", "max_delay": "16s"}
 _AT_ONCE = 16
-# How its messages begin when the storage does not answer, after all attempts.
-_PASSING = ("ABORTED:", "UNAVAILABLE:", "DEADLINE_EXCEEDED:")
 
 
 class T5xCheckpoint(NamedTuple):
@@ -144,8 +143,8 @@ def _read_zarr(folder: Path) -> np.ndarray:
         store = tensorstore.open(spec, open=True).result()
         array = store.read().result()
     except ValueError as error:
-        if _passes(error):
-            raise StorageError(f"{folder}: the storage did not answer ({_first_line(error)})") from error
+        if is_bucket(folder) and (refused := refusals.of_status(error)):
+            raise refused[0](f"{folder}: {refused[1]}") from error
         raise PadirError(f"{folder}: missing or damaged array ({_first_line(error)})") from error
     # zarr takes a chunk that is not there for zeros, but one that was never filled has no fill value.
     if store.fill_value is None:
@@ -188,15 +187,11 @@ def _read_orbax(folder: Path) -> T5xCheckpoint:
     except (ValueError, KeyError, OSError) as error:
         if isinstance(error, PadirError):
             raise
-        kind, what = (StorageError, "the storage did not answer") if _passes(error) else (PadirError, "it is damaged")
-        raise kind(f"{folder}: cannot be read by Orbax; {what} ({_first_line(error)})") from error
+        if is_bucket(folder) and (refused := refusals.of_status(error)):
+            raise refused[0](f"{folder}: {refused[1]}") from error
+        raise PadirError(f"{folder}: cannot be read by Orbax; it is damaged ({_first_line(error)})") from error
     step = restored.get("state", {}).get("step", 0)
     return T5xCheckpoint(dict(_flatten(restored[key])), int(step))
-
-
-def _passes(error: Exception) -> bool:
-    """Whether TensorStore gave up because the storage does not answer."""
-    return str(error).startswith(_PASSING)
 
 
 def _first_line(error: Exception) -> str:

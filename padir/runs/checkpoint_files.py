@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from padir.errors import PadirError, StorageError, kind_of
+from padir.errors import PadirError, kind_of
+from padir.files import refusals
 from padir.files.atomic import remove_folder
 from padir.files.checksums import check_files, read_checksums
 from padir.files.paths import is_bucket
@@ -22,9 +22,6 @@ HALF_WRITTEN = ".orbax-checkpoint-tmp*"
 
 # Orbax's last file of a checkpoint in a bucket: without it the checkpoint does not count.
 COMMIT_FILE = "commit_success.txt"
-
-# How TensorStore begins to say that a storage does not answer. It raises ValueError for this and for damage.
-_NO_ANSWER = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|UNAUTHENTICATED|PERMISSION_DENIED")
 
 
 class DamagedCheckpointError(PadirError):
@@ -61,9 +58,10 @@ def naming_damage(folder: Path) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         if isinstance(error, PadirError):
             raise
-        if _NO_ANSWER.search(str(error)):
-            with naming_storage(folder):
-                raise
+        # TensorStore raises ValueError for this and for damage.
+        if refused := refusals.of_status(error):
+            kind, reason = refused if is_bucket(folder) else (PadirError, f"cannot be read ({error})")
+            raise kind(f"{folder}: {reason}") from error
         reason = (str(error).strip() or repr(error)).splitlines()[0][:300]
         raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
     except Exception as error:
@@ -82,15 +80,14 @@ def naming_storage(folder: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, PadirError) or not is_bucket(folder):
             raise
-        kind, reason = None, " ".join(str(error).split())[:300]
-        if _NO_ANSWER.search(str(error)):
-            kind = StorageError
-        elif type(error).__module__.split(".")[0] in ("google", "requests", "aiohttp"):
+        refused = refusals.of_status(error)
+        if type(error).__module__.split(".")[0] in ("google", "requests", "aiohttp"):
             from padir.files import objects
 
-            kind, reason = objects.explained(error)
-        if kind is None:
+            refused = objects.explained(error)
+        if refused is None:
             raise
+        kind, reason = refused
         raise kind(f"{folder}: {reason}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from padir.benchmark.facts import run_facts
 from padir.errors import PadirError
 from padir.files.atomic import write_text
-from padir.files.paths import local_path
+from padir.files.paths import as_path, local_path
+from padir.files.reading import open_for_reading
 from padir.theory.experiment import plain
 from padir.topics import thesis
 from padir.topics.block_statistics import (
@@ -127,11 +129,13 @@ def _summary(means: Means) -> dict[str, Any]:
 def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
     """Topics of words [V, topics], and how many pairs of words a topic has on average (Table 2.5)."""
     try:
-        found = json.loads(local_path(path).read_text(encoding="utf-8"))
+        found = json.loads(as_path(path).read_text(encoding="utf-8"))
         vocabulary, topics = (
             int(found["vocabulary"]),
             [[int(word) for word in words] for words in found["topics"].values()],
         )
+    except PadirError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PadirError(
             f'{path}: cannot be read as {{"vocabulary": V, "topics": {{"name": [word, …], …}}}} ({error})'
@@ -146,7 +150,10 @@ def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
 def _embedding(path: str, vocabulary: int) -> np.ndarray:
     """The array of an .npy file."""
     try:
-        found = np.load(local_path(path), allow_pickle=False)
+        with open_for_reading(path) as file:
+            found = np.load(file, allow_pickle=False)
+    except PadirError:
+        raise
     except (OSError, ValueError) as error:
         raise PadirError(f"{path}: cannot be read as an array of NumPy ({error})") from error
     if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != vocabulary:
@@ -160,10 +167,14 @@ def _embedding(path: str, vocabulary: int) -> np.ndarray:
 def _sentences(path: str, vocabulary: int) -> Iterator[Sentence]:
     """The sentences of an .npz file, in the order of their numbers."""
     try:
-        arrays = np.load(local_path(path), allow_pickle=False)
-        names = set(arrays.files)
-    except (OSError, ValueError, AttributeError) as error:
+        with open_for_reading(path) as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except PadirError:
+        raise
+    # An .npy file is read as an array, which has no names and cannot be closed.
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise PadirError(f"{path}: cannot be read as an .npz file of NumPy ({error})") from error
+    names = arrays.keys()
     if "tokens_0" not in names:
         raise PadirError(f"{path}: has no tokens_0; name arrays tokens_0, attention_0, tokens_1, attention_1, …")
     index = 0

@@ -273,6 +273,8 @@ class Loop:
         """Saves a state; raises NonFiniteError if it is not finite."""
         with self._activity.doing(SAVE):
             check_state(state)
+            # What TensorBoard shows up to here would not be written again after a kill.
+            self._writer.flush()
             self._checkpointer.save(state, loss)
 
     def _stop(self, state: TrainState, step: int, written: dict[str, float]) -> NoReturn:

@@ -16,6 +16,7 @@ from padir.decoding.guided import Guided
 from padir.decoding.sampling import Sampling
 from padir.decoding.verifiers import THRESHOLD, AlwaysAccept, check_threshold
 from padir.errors import PadirError
+from padir.files.reading import open_for_reading
 from padir.inference.translator import Translator, check_batch_size, load
 from padir.metrics.quality import load_checker
 from padir.models.prefixes import check_layer
@@ -160,8 +161,10 @@ def _check_enough(found: Collected) -> None:
 def _of_file(path: str, width: int | None) -> Collected:
     """Features that the user has labelled, [n, width] if the model is known."""
     try:
-        with np.load(path) as arrays:
+        with open_for_reading(path) as file, np.load(file) as arrays:
             features, labels, groups = (arrays[name] for name in _ARRAYS)
+    except PadirError:
+        raise
     # A .npy file is read as an array, which cannot be closed (TypeError); an empty file ends too soon (EOFError).
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise PadirError(f"{path}: is no .npz file with {', '.join(_ARRAYS)} ({error})") from error

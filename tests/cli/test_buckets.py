@@ -2,6 +2,7 @@
 
 import pytest
 
+from padir.cli.commands import COMMANDS
 from padir.cli.main import main
 from padir.files.atomic import copy_file
 from padir.files.paths import as_path, files_below
@@ -47,7 +48,13 @@ def test_what_the_user_must_correct_has_status_2(run, emulator, capsys):
         "padir checkpoint: s3://bucket/run: s3:// is not supported, because Orbax cannot save checkpoints there; give "
         "a gs:// address or a local path",
     )
-    assert said(capsys, "theory", f"--output_dir={run}/theory", "--quick")[0] == 2
+
+
+@pytest.mark.parametrize(("name", "option"), [(name, each) for name in COMMANDS for each in COMMANDS[name].local])
+def test_what_writes_local_files_refuses_an_address_at_once_and_leaves_nothing_there(bucket, capsys, name, option):
+    status, line = said(capsys, *name.split(), f"--{option}={bucket}/out")
+    assert status == 2 and f"{bucket}/out: this must be a local path; copy it from or to the bucket" in line
+    assert files_below(as_path(bucket)) == []
 
 
 def test_a_storage_that_does_not_answer_has_status_74(run, emulator, capsys, quick_retries):

@@ -101,6 +101,59 @@ def prepared(tiny, bucket):
     return as_path(bucket)
 
 
+def test_a_storage_that_refuses_a_shard_does_not_make_it_damaged(prepared, emulator):
+    split = PreparedSet.open(prepared).split("test")
+    shard = prepared / "test-00000.array_record"
+    for code, what in ((401, "no valid credentials"), (403, "permission denied")):
+        for reading in (lambda: PreparedSet.open(prepared).split("test"), lambda: split.read_records([3])):
+            with (
+                emulator.faults.happen(lambda request, code=code: code if "array_record" in request.path else None),
+                pytest.raises(PadirError, match=f"^{shard}: {what}"),
+            ):
+                reading()
+    refused = []
+
+    def for_a_moment(request):
+        # ArrayRecord asks three times when it opens a shard.
+        if "array_record" not in request.path or len(refused) == 3:
+            return None
+        refused.append(request)
+        return 403
+
+    with emulator.faults.happen(for_a_moment):
+        assert PreparedSet.open(prepared).split("test").read_records([3]) == split.read_records([3])
+    assert len(refused) == 3
+    shard.write_bytes(shard.read_bytes()[:-9])
+    with pytest.raises(PadirError, match=f"^{shard}: damaged .*run `padir prepare` again"):
+        PreparedSet.open(prepared).split("test")
+    shard.unlink()
+    with pytest.raises(PadirError, match=f"^{shard}: damaged .*run `padir prepare` again"):
+        PreparedSet.open(prepared).split("test")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "means"),
+    [
+        ("Retry policy exhausted, with a last message of 503", StorageError, "the storage did not answer"),
+        # It was refused for a moment.
+        ("Permanent error, with a last message of 403", StorageError, "the storage did not answer"),
+        ("Failed hash check", PadirError, "damaged"),
+    ],
+)
+def test_what_array_record_says_of_a_storage_that_answers_again(prepared, said, kind, means):
+    """It tries for a quarter of an hour before it says so, so it is not waited for."""
+
+    class Fails:
+        def read(self, first, last):
+            raise RuntimeError(said)
+
+    split = PreparedSet.open(prepared).split("test")
+    split._readers = [Fails()]
+    with pytest.raises(PadirError, match=rf"test-00000\.array_record: {means}.*{said}") as caught:
+        split.read_records([0])
+    assert type(caught.value) is kind
+
+
 def test_a_cache_is_filled_whole_once_and_anew_for_another_set(prepared, tiny, tmp_path, emulator, capsys):
     expected = PreparedSet.open(tiny.data).split("test")
 

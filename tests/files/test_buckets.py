@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import threading
 
 import pytest
@@ -122,7 +123,7 @@ def test_lines_and_shards_of_compressed_and_plain_objects(bucket, tmp_path):
     with lines.writing(f"{bucket}/b.txt") as out:
         out.write("é\nlast")
     inputs = [f"{bucket}/a.gz", f"{bucket}/b.txt"]
-    lines.check_inputs(inputs)
+    assert lines.existing(inputs) == inputs
     assert lines.count_lines(inputs) == 1002
     assert [line.raw for line in lines.lines_of_all(inputs)][-3:] == [b"999", "é".encode(), b"last"]
     parts = shards.number_lines(shards.split_inputs(inputs, 3))
@@ -131,7 +132,18 @@ def test_lines_and_shards_of_compressed_and_plain_objects(bucket, tmp_path):
         (name, number) for name, count in zip(inputs, (1000, 2), strict=True) for number in range(1, count + 1)
     ]
     with pytest.raises(PadirError, match=r"c\.txt: no such input file"):
-        lines.check_inputs([f"{bucket}/c.txt"])
+        lines.existing([f"{bucket}/c.txt"])
+
+
+def test_a_pattern_names_the_files_that_match(bucket):
+    for name in ("text/part2.gz", "text/part10.gz", "text/part1.gz/inside", "other/part1.gz", "text/*.txt"):
+        as_path(f"{bucket}/{name}").write_text("x")
+    assert lines.existing([f"{bucket}/text/part*.gz", "-"]) == [f"{bucket}/text/part{n}.gz" for n in (10, 2)] + ["-"]
+    assert lines.existing([f"{bucket}/*/part?.gz"]) == [f"{bucket}/other/part1.gz", f"{bucket}/text/part2.gz"]
+    assert lines.existing([f"{bucket}/text/*.txt"]) == [f"{bucket}/text/*.txt"], "a file of this name"
+    for nothing in (f"{bucket}/text/part[3-9].gz", f"{bucket}/none*/a", f"{bucket}/text"):
+        with pytest.raises(PadirError, match=f"^{re.escape(nothing)}: no such input file$"):
+            lines.existing([nothing])
 
 
 def test_output_of_failed_work_is_kept_beside(bucket, capsys):
@@ -196,6 +208,21 @@ def test_a_storage_that_does_not_come_back(bucket, emulator, quick_retries):
     assert len(requests) == 6 and path.read_bytes() == b"before"
     with emulator.faults.happen(lambda request: "drop"), pytest.raises(StorageError, match="did not answer"):
         path.exists()
+
+
+def test_credentials_that_nobody_gives_and_credentials_that_nobody_answers_for():
+    from google.auth import exceptions
+
+    from padir.files import objects
+
+    for error, kind, said in (
+        (exceptions.TransportError("metadata server"), StorageError, "did not answer"),
+        (exceptions.RefreshError("busy", retryable=True), StorageError, "did not answer"),
+        (exceptions.RefreshError("revoked"), PadirError, "no valid credentials"),
+        (exceptions.DefaultCredentialsError("none"), PadirError, "no valid credentials"),
+    ):
+        found, reason = objects.explained(error)
+        assert found is kind and said in reason and str(error.args[0]) in reason
 
 
 def test_an_upload_that_is_cut_leaves_nothing(bucket, emulator, tmp_path, quick_retries):

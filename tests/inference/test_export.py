@@ -22,8 +22,10 @@ from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.decoding.verifiers import Probe
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
+from padir.files.atomic import copy_file
 from padir.files.checksums import file_hash
+from padir.files.paths import as_path, files_below
 from padir.inference import load_program
 from padir.inference.export import export, export_programs
 from padir.inference.translator import Translator
@@ -222,6 +224,25 @@ def test_the_command_writes_what_translates(tiny, tmp_path, capsys):
     assert load_program.load(folder)([text]) == [padir.load(tiny.padir).translate([text])[0].text]
     assert cli.main(arguments) == 2
     assert "exists; choose another output_dir" in capsys.readouterr().err
+
+
+def test_into_a_bucket(exported, bucket, emulator, tmp_path, quick_retries):
+    translator, folder = exported
+    options = {"platforms": ("cpu",), "batch_sizes": (1,), "source_buckets": (16,)}
+
+    def fails(request):
+        return "drop" if request.method == "POST" and "SHA256SUMS" in request.query.get("name", "") else None
+
+    with emulator.faults.happen(fails), pytest.raises(StorageError, match="SHA256SUMS: the storage did not answer"):
+        export_programs(translator, f"{bucket}/p", REFINEMENT, **options)
+    # What an interruption leaves is no program yet.
+    export_programs(translator, f"{bucket}/p", REFINEMENT, **options)
+    for name in files_below(as_path(f"{bucket}/p")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        copy_file(f"{bucket}/p/{name}", tmp_path / name)
+    assert load_program.load(tmp_path)(TEXTS[:2]) == load_program.load(folder)(TEXTS[:2])
+    with pytest.raises(PadirError, match="exists; choose another output_dir"):
+        export_programs(translator, f"{bucket}/p", REFINEMENT, **options)
 
 
 def test_an_export_replaces_nothing(exported):

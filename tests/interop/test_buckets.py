@@ -62,6 +62,11 @@ def test_t5x_damage(t5x_checkpoint, bucket, emulator, at_once):
     with emulator.faults.happen(fails), pytest.raises(StorageError, match="embedding: the storage did not answer") as e:
         read_checkpoint(folder)
     assert e.value.status == 74
+    with (
+        emulator.faults.happen(lambda request: 403 if "token_embedder" in request.path else None),
+        pytest.raises(PadirError, match="embedding: permission denied .* give this account the roles"),
+    ):
+        read_checkpoint(folder)
     with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer, tried sev"):
         read_checkpoint(folder)
 
@@ -138,3 +143,5 @@ def test_an_export_that_is_cut_leaves_no_model(hugging_face, bucket, emulator, a
     assert files_below(as_path(f"{bucket}/out")) == ["model.safetensors"]
     with pytest.raises(PadirError, match="config.json: cannot be read"):
         huggingface.load(f"{bucket}/out")
+    huggingface.save(f"{bucket}/out", model, params)
+    jax.tree.map(np.testing.assert_array_equal, huggingface.load(f"{bucket}/out").params, params)

@@ -188,6 +188,22 @@ class TestRoundTrip:
         with pytest.raises(PadirError, match=rf"^{folder}/config.json: exists; choose another folder"):
             huggingface.save(folder, *huggingface.load(folder))
 
+    def test_what_an_interrupted_export_left_is_replaced_and_a_file_of_others_is_not(self, hugging_face, tmp_path):
+        others = hugging_face("t5_10")
+        found, folder = huggingface.load(others), tmp_path / "out"
+        huggingface.save(folder, *found)
+        (folder / "config.json").unlink()
+        huggingface.save(folder, *found)
+        assert_same(huggingface.load(folder), found)
+        (folder / "config.json").unlink()
+        weights = folder / "model.safetensors"
+        theirs = (others / "model.safetensors").read_bytes()
+        for content in (theirs, b"\xff" * 20, b""):
+            weights.write_bytes(content)
+            with pytest.raises(PadirError, match=rf"^{weights}: exists; choose another folder"):
+                huggingface.save(folder, *found)
+            assert weights.read_bytes() == content
+
 
 def random_params(model) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)

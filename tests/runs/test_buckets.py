@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import signal
+import time
 import zipfile
 from pathlib import Path
 
@@ -115,34 +116,61 @@ def kill():
 threading.Thread(target=kill, daemon=True).start()
 sys.exit(main(sys.argv[2:]))
 """
-# TensorStore tries for a quarter of an hour to write arrays, so a test does not wait for its error.
+# What is written while the command is killed. TensorStore, which writes arrays, tries for a quarter of an hour, so its
+# error is not waited for.
+KILL = "kill"
 ARRAYS = "checkpoints/3/params/ocdbt.process_0/"
 
 
-@pytest.mark.parametrize("fault", ["drop", 503])
-@pytest.mark.parametrize("written", ["model.json", "checkpoints/3/_CHECKPOINT_METADATA", ARRAYS])
-def test_an_average_whose_storage_fails_is_made_by_the_same_command(
-    run, bucket, emulator, run_python, tmp_path, written, fault
-):
-    mean, failed = f"{bucket}/mean", []
+@pytest.fixture
+def failing(bucket, emulator, run_python, tmp_path):
+    """Returns failing(command, written, fault): runs a command, in whose folder `out` a file cannot be written."""
 
-    def fails(request):
-        if request.method != "POST" or f"mean/{written}" not in request.query.get("name", ""):
-            return None
-        failed.append(request)
-        if written == ARRAYS and len(failed) == 3:
+    def failing(command, written, fault):
+        def fails(request):
+            if request.method != "POST" or f"out/{written}" not in request.query.get("name", ""):
+                return None
+            if fault != KILL:
+                return fault
             (tmp_path / "kill").touch()
-        return fault
+            time.sleep(0.5)
+            return "drop"
 
-    command = ["average", f"--run_dir={run}", f"--output_dir={mean}", "--last=2"]
-    with emulator.faults.happen(fails):
-        ended = run_python(COMMAND, tmp_path / "kill", *command)
-    assert ended.returncode == (-signal.SIGKILL if written == ARRAYS else 74), ended.stderr.decode()
+        with emulator.faults.happen(fails):
+            ended = run_python(COMMAND, tmp_path / "kill", *command)
+        assert ended.returncode == (-signal.SIGKILL if fault == KILL else 74), ended.stderr.decode()
+
+    return failing
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [(file, fault) for file in ("model.json", "checkpoints/3/_CHECKPOINT_METADATA") for fault in ("drop", 503)]
+    + [(ARRAYS, KILL)],
+)
+def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket, failing, written, fault):
+    command = ["average", f"--run_dir={run}", f"--output_dir={bucket}/out", "--last=2"]
+    failing(command, written, fault)
     with pytest.raises(PadirError, match="no trained model found" if written == "model.json" else "no checkpoint"):
-        params_of(mean)
+        params_of(f"{bucket}/out")
     assert cli.main(command) == 0
     whole = jax.tree.map(lambda a, b: (a + b) / 2, params_of(run, step=2), params_of(run, step=3))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params_of(mean), whole)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params_of(f"{bucket}/out"), whole)
+
+
+def test_an_export_and_an_import_that_are_killed_are_made_by_the_same_commands(local, run, bucket, failing, tmp_path):
+    command = ["export", f"--run_dir={run}", f"--output_dir={bucket}/out/hf"]
+    failing(command, "hf/config.json", KILL)
+    with pytest.raises(PadirError, match="no trained model found"):
+        padir.load(f"{bucket}/out/hf")
+    assert cli.main(command) == 0
+    (tmp_path / "kill").unlink()
+    command = ["import", f"--source={bucket}/out/hf", f"--output_dir={bucket}/out/run"]
+    failing(command, "run/checkpoints/0/params/ocdbt.process_0/", KILL)
+    with pytest.raises(PadirError, match="no checkpoint"):
+        params_of(f"{bucket}/out/run")
+    assert cli.main(command) == 0
+    assert_same(params_of(f"{bucket}/out/run"), params_of(local))
 
 
 def test_export_and_import(local, run, bucket):
@@ -245,19 +273,14 @@ def test_evaluation(local, run, bucket, tmp_path):
         )
 
 
-@pytest.mark.parametrize("written", ["ar.txt", "ar.json"])
-def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, at_once, written):
+@pytest.mark.parametrize(("written", "fault"), [("ar.txt", 503), ("ar.json", KILL)])
+def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, failing, written, fault):
     as_path(f"{bucket}/text").write_text("".join(f"{sentence(number)}\n" for number in range(6)))
-    command = ["evaluate", f"--run_dir={run}", f"--output_dir={bucket}/results", "--name=ar", "--batch_size=8"]
+    command = ["evaluate", f"--run_dir={run}", f"--output_dir={bucket}/out", "--name=ar", "--batch_size=8"]
     command += [f"--sources={bucket}/text", f"--references={bucket}/text", "--gin.evaluate.decode=@Autoregressive()"]
-
-    def fails(request):
-        return 503 if request.method == "POST" and f"results/{written}" in request.query.get("name", "") else None
-
-    with emulator.faults.happen(fails):
-        assert cli.main(command) == 74
+    failing(command, written, fault)
     # What counts as a result is written last.
-    assert not as_path(f"{bucket}/results/ar.json").exists()
+    assert not as_path(f"{bucket}/out/ar.json").exists()
     chance, slow = random.Random(1), []
 
     def sometimes(request):
@@ -267,4 +290,4 @@ def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, buck
     with emulator.faults.happen(sometimes):
         assert cli.main(command) == 0
     assert any(slow)
-    assert json.loads(as_path(f"{bucket}/results/ar.json").read_text())["n"] == 6
+    assert json.loads(as_path(f"{bucket}/out/ar.json").read_text())["n"] == 6

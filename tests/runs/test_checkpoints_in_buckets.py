@@ -139,6 +139,29 @@ def test_a_storage_that_fails_damages_nothing(run, mesh, emulator, quick_retries
     assert files_below(folder) == before and newest(run, mesh) == 2
 
 
+@pytest.mark.parametrize(("code", "what"), [(401, "permission denied|no valid"), (403, "permission denied")])
+def test_a_storage_that_refuses_arrays_damages_nothing(run, mesh, emulator, code, what):
+    """Arrays are read by TensorStore, all else by gcsfs."""
+    folder = as_path(run) / "checkpoints"
+    before = files_below(folder)
+
+    def refused(request):
+        return code if "/o/" in request.path and "alt" in request.query and "/d/" in request.path else None
+
+    with Checkpointer(run) as checkpointer:
+        like = state_of(0, mesh)
+        with (
+            emulator.faults.happen(refused),
+            pytest.MonkeyPatch.context() as patch,
+            pytest.raises(PadirError, match=f"checkpoints/2: ({what}) .*(roles|gcloud)") as caught,
+        ):
+            # Checksums are read before the arrays, and would meet the refusal first.
+            patch.setattr("padir.runs.checkpoints.check_parts", lambda folder, parts: True)
+            checkpointer.restore(like)
+    assert caught.value.status == 2 and type(caught.value) is PadirError
+    assert files_below(folder) == before and newest(run, mesh) == 2
+
+
 def test_a_save_survives_requests_that_fail(bucket, mesh, emulator):
     failed = []
 

@@ -1,7 +1,9 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from uploads import upload
 
 from padir.errors import PadirError
 from padir.topics.analysis import analyze_topics
@@ -86,6 +88,14 @@ def test_analyze_topics(tmp_path, capsys):
     assert result["attention"]["ratio by head"] == [[pytest.approx(2.0)]]
     assert result["top pairs"]["pairs"] == 1 and result["top pairs"]["cosine"] == pytest.approx(1.0)
     assert "Table 2.4: Bert, 0.0005" in capsys.readouterr().out
+
+
+def test_analyze_arrays_in_a_bucket(tmp_path, bucket, capsys):
+    given = arrays(tmp_path)
+    here = analyze_topics(**given)
+    there = upload(tmp_path, bucket)
+    given |= {name: f"{there}/{Path(given[name]).name}" for name in ("embedding", "attention", "topics")}
+    assert analyze_topics(**given) | {"facts": None} == here | {"facts": None}
 
 
 @pytest.mark.parametrize(

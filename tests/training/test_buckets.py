@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny_runs import Tiny
 
-from padir.errors import PadirError
+from padir.errors import PadirError, StorageError
 from padir.files.atomic import copy_file
 from padir.files.paths import as_path, files_below
 from padir.metrics.writers import read_metrics
@@ -45,3 +45,18 @@ def test_a_run_in_a_bucket_is_the_same_as_on_disk(tiny, there, bucket, tmp_path,
     assert sum("tfevents" in name for name in remote) == 2
     with pytest.raises(PadirError, match="was trained to step 12 with other settings"):
         there.train(f"{bucket}/run", num_steps=12, seed=1, **plan)
+
+
+@pytest.mark.parametrize("written", ["metrics.jsonl.segments", "checkpoints/6/SHA256SUMS", "6/params/_METADATA"])
+def test_a_storage_that_fails_ends_training_which_then_goes_on(tiny, there, bucket, emulator, quick_retries, written):
+    plan = {"kind": "ar", "cadence": Cadence(log=3, evaluate=6, checkpoint=3)}
+
+    def fails(request):
+        return 503 if request.method == "POST" and written in request.query.get("name", "") else None
+
+    with emulator.faults.happen(fails), pytest.raises(StorageError, match="did not answer") as caught:
+        there.train(f"{bucket}/run", num_steps=9, **plan)
+    assert caught.value.status == 74
+    there.train(f"{bucket}/run", num_steps=9, **plan)
+    steps = [line["step"] for line in read_metrics(f"{bucket}/run/metrics/metrics.jsonl")]
+    assert steps == [3, 6, 9]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from uploads import upload
 
 import padir
 from padir.data.manifest import MANIFEST_NAME
@@ -121,7 +122,7 @@ def test_what_is_saved(tiny, translator, verifier, collected):
     assert share == pytest.approx(sum(both) / len(collected.labels), abs=1e-6)
 
 
-def test_features_of_the_users_own(tiny, tmp_path):
+def test_features_of_the_users_own(tiny, tmp_path, bucket):
     generator = np.random.default_rng(0)
     features = generator.normal(size=(1500, 32))
     labels = features[:, 3] > 0
@@ -130,6 +131,8 @@ def test_features_of_the_users_own(tiny, tmp_path):
     record = train_verifier(run_dir=str(tiny.ar), output_dir=str(tmp_path / "own"), features=str(tmp_path / "own.npz"))
     assert record["accuracy"] == 1.0 and record["validation_examples"] == 150
     assert record["by_threshold"]["0.5"] == {"wrong_prefixes_rejected": 1.0, "fine_prefixes_rejected": 0.0}
+    there = upload(tmp_path, bucket) / "own.npz"
+    assert train_verifier(output_dir=str(tmp_path / "there"), features=str(there), layer=1)["accuracy"] == 1.0
     # Without a model of ours; it then serves no model of ours.
     foreign = train_verifier(output_dir=str(tmp_path / "foreign"), features=str(tmp_path / "own.npz"), layer=27)
     assert foreign["accuracy"] == 1.0 and (foreign["layer"], foreign["generator_params_sha256"]) == (27, None)
