@@ -6,8 +6,8 @@ import re
 
 from padir.errors import PadirError, StorageError
 
-# How TensorStore and ArrayRecord say why a request failed; both raise the same for damage, too.
-_STATUS = re.compile(r"\b(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|INTERNAL|UNAUTHENTICATED|PERMISSION_DENIED)\b")
+# How TensorStore says why a request failed. It raises the same errors for damage, with other statuses.
+_STATUS = re.compile(r"\b(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|UNAUTHENTICATED|PERMISSION_DENIED)\b")
 
 
 def no_credentials(said: str) -> tuple[type[PadirError], str]:
@@ -32,7 +32,7 @@ def no_answer(said: str) -> tuple[type[PadirError], str]:
 
 
 def of_status(error: Exception) -> tuple[type[PadirError], str] | None:
-    """Returns the kind of an error of TensorStore or ArrayRecord and the reason with what to do, None of damage."""
+    """Returns the kind of an error of TensorStore, and the reason with what to do; None if it is of another kind."""
     found = _STATUS.search(str(error))
     if found is None:
         return None
