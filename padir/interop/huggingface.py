@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -106,8 +106,8 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
     return t5x.model_from_params(flat, model, source=str(path))
 
 
-# Bytes that safetensors allows the description of the tensors before them.
-_LONGEST_HEADER = 100_000_000
+# Bytes that safetensors allows the header, and the key in it that holds what a writer adds.
+_LONGEST_HEADER, _METADATA = 100_000_000, "__metadata__"
 
 # Types that `save` writes parameters in.
 DTYPES = ("float32", "bfloat16")
@@ -157,6 +157,7 @@ def save(
     tensors = {name: np.ascontiguousarray(tensor, jnp.dtype(dtype)) for name, tensor in tensors.items()}
     with replacing(folder / WEIGHTS_FILE) as local:
         save_file(tensors, local, metadata={"format": "pt", _OUR_KEY: "padir export"})
+        _sort_metadata(local)
     text = json.dumps({**config, _OUR_KEY: model_to_dict(model)}, indent=2) + "\n"
     write_text(folder / CONFIG_FILE, text)
 
@@ -167,13 +168,29 @@ def _is_ours(path: Path) -> bool:
         return False
     try:
         with open_for_reading(path) as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(size, _LONGEST_HEADER)))
-        return _OUR_KEY in header["__metadata__"]
+            return _OUR_KEY in _header(file)[0][_METADATA]
     except PadirError:
         raise
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def _header(file: IO[bytes]) -> tuple[dict[str, Any], int]:
+    """What a file of safetensors says of itself, and in how many bytes."""
+    size = int.from_bytes(file.read(8), "little")
+    return json.loads(file.read(min(size, _LONGEST_HEADER))), size
+
+
+def _sort_metadata(path: Path) -> None:
+    """Puts metadata in the order of their names: safetensors writes them in any, so equal models had unequal files."""
+    with path.open("r+b") as file:
+        header, size = _header(file)
+        header[_METADATA] = dict(sorted(header[_METADATA].items()))
+        text = json.dumps(header, separators=(",", ":")).encode().ljust(size)
+        if len(text) != size:
+            raise AssertionError(f"{path}: a header of {size} bytes became one of {len(text)}")
+        file.seek(8)
+        file.write(text)
 
 
 def hugging_face_name(name: str) -> str:
