@@ -83,7 +83,7 @@ def seconds(command: list[str], text: str, cache: Path | None) -> float:
 
 
 def _answered(address: str) -> bool:
-    """Whether a server answers, be it that it is not ready yet."""
+    """Whether a server answers, even if it is not ready."""
     try:
         with urllib.request.urlopen(address, timeout=5):
             return True

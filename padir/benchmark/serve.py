@@ -18,7 +18,7 @@ from padir.benchmark.facts import run_facts
 from padir.benchmark.http_client import HttpClient
 from padir.errors import PadirError
 from padir.files.atomic import write_text
-from padir.files.lines import existing, lines_of_all
+from padir.files.lines import lines_of_all, resolved_inputs
 from padir.files.paths import local_path
 
 
@@ -92,7 +92,7 @@ def serve_load(
     """
     if seconds <= 0 or not rates or min(rates) <= 0:
         raise PadirError("benchmark serve: seconds and all rates must be above 0")
-    inputs = existing(inputs)
+    inputs = resolved_inputs(inputs)
     lines = (line.raw.decode("utf-8", "replace").strip() for line in lines_of_all(inputs) if line is not None)
     texts = [line for line in lines if line]
     if not texts:

@@ -310,8 +310,7 @@ def _unreadable(path: Path, what: str) -> PadirError:
     what = " ".join(what.split())[:300]
     _ask_for(path)
     if is_bucket(path) and _GAVE_UP.search(what):
-        kind, reason = refusals.no_answer(what)
-        return kind(f"{path}: {reason}")
+        return refusals.no_answer(path, what)
     return _damaged(path, what)
 
 

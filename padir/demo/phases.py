@@ -18,7 +18,7 @@ PHASES_FILE = "phases.json"
 
 
 class Phases:
-    """Runs each phase once, even if the job is started several times; records how long it took, and of what commit."""
+    """Runs each phase once, even if the job is started several times; records its seconds, and the commit it ran at."""
 
     def __init__(self, directory: Path, config: Any):
         """Reads the record of earlier starts, if there is one.

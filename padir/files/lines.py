@@ -52,7 +52,7 @@ class Line:
     raw: bytes
 
 
-def existing(inputs: Sequence[str]) -> list[str]:
+def resolved_inputs(inputs: Sequence[str]) -> list[str]:
     """Returns the names of input files.
 
     Args:

@@ -102,12 +102,11 @@ def _named(uri: str) -> Iterator[None]:
     except FileExistsError as error:
         raise FileExistsError(17, "Object has changed meanwhile", uri) from error
     except Exception as error:
-        kind, reason = explained(error)
-        raise kind(f"{uri}: {reason}") from error
+        raise explained(uri, error) from error
 
 
-def explained(error: Exception) -> tuple[type[PadirError], str]:
-    """Returns the kind of a failed request, and the reason with what to do about it.
+def explained(uri: object, error: Exception) -> PadirError:
+    """Returns what a failed request is called: what was asked for, the reason, and what to do about it.
 
     A StorageError may pass by itself; any other PadirError needs the user.
     """
@@ -115,16 +114,16 @@ def explained(error: Exception) -> tuple[type[PadirError], str]:
     code = int(code) if str(code).isdigit() else None
     said = " ".join(str(error).split())[:300]
     if isinstance(error, PadirError):
-        return type(error), said
+        return type(error)(f"{uri}: {said}")
     if isinstance(error, google.auth.exceptions.TransportError) or getattr(error, "retryable", False):
-        return StorageError, f"what gives this machine its credentials did not answer ({said})"
+        return StorageError(f"{uri}: what gives this machine its credentials did not answer ({said})")
     if type(error).__module__.startswith("google.auth.") or code == 401:
-        return refusals.no_credentials(said)
+        return refusals.no_credentials(uri, said)
     if code == 403 or (isinstance(error, OSError) and said.startswith("Forbidden")):
-        return refusals.no_permission(said)
+        return refusals.no_permission(uri, said)
     if code in _PASSING_CODES or isinstance(error, _PASSING_ERRORS):
-        return refusals.no_answer(said or type(error).__name__)
-    return PadirError, f"the storage refused this request ({said or type(error).__name__})"
+        return refusals.no_answer(uri, said or type(error).__name__)
+    return PadirError(f"{uri}: the storage refused this request ({said or type(error).__name__})")
 
 
 @functools.cache

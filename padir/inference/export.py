@@ -129,31 +129,16 @@ def export_programs(
     _check(translator, folder, decode, platforms, batch_sizes, source_buckets)
     stored = _stored(translator)
     names = [f"{index:04d}" for index in range(len(stored[0]))]
-    model, steps, described = translator.model, (), repr(decode)
+    steps, described = (), repr(decode)
     if isinstance(decode, Refinement):
         decode, steps = decode.steps_as_data
-    longest = translator.longest_source
-    # As `source_width` has them: a bucket holds what the encoder reads before the source, too.
-    widths = {bucket - model.source_prefix for bucket in source_buckets}
-    widths = {width for width in widths if 1 < width < longest} | {longest}
-    made = datetime.date.today()
-    manifest: dict[str, Any] = {
-        "padir": __version__,
-        "jax": jax.__version__,
-        "calling_convention_version": jax_export.maximum_supported_calling_convention_version,
-        "made": made.isoformat(),
-        "readable_until": (made + datetime.timedelta(days=_READABLE_DAYS)).isoformat(),
-        "model": type(model).__name__,
-        "step": translator.step,
+    manifest = {
+        **_facts(translator),
         "decode": described,
-        "compute_type": translator.compute_type,
-        "vocabulary": translator.vocabulary.hash,
         "platforms": list(platforms),
         "batch_sizes": sorted(set(batch_sizes)),
-        "source_widths": sorted(widths),
-        "longest_source": longest,
+        "source_widths": _source_widths(translator, source_buckets),
         "steps": int(steps[0]) if steps else None,
-        "key": np.asarray(jax.random.key_data(translator.key)).tolist(),
         "weights": names,
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -171,6 +156,31 @@ def export_programs(
         (inside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         checksums.write_checksums(inside, ["."])
         _put(inside, folder)
+
+
+def _facts(translator: Translator) -> dict[str, Any]:
+    """What the manifest says of the model, and of how long its programs can be read."""
+    made = datetime.date.today()
+    return {
+        "padir": __version__,
+        "jax": jax.__version__,
+        "calling_convention_version": jax_export.maximum_supported_calling_convention_version,
+        "made": made.isoformat(),
+        "readable_until": (made + datetime.timedelta(days=_READABLE_DAYS)).isoformat(),
+        "model": type(translator.model).__name__,
+        "step": translator.step,
+        "compute_type": translator.compute_type,
+        "vocabulary": translator.vocabulary.hash,
+        "longest_source": translator.longest_source,
+        "key": np.asarray(jax.random.key_data(translator.key)).tolist(),
+    }
+
+
+def _source_widths(translator: Translator, source_buckets: Sequence[int]) -> list[int]:
+    """The padded lengths of sources, as `source_width` has them: a bucket holds what the encoder reads first, too."""
+    longest = translator.longest_source
+    widths = {bucket - translator.model.source_prefix for bucket in source_buckets}
+    return sorted({width for width in widths if 1 < width < longest} | {longest})
 
 
 def _put(made: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from padir.errors import PadirError
-from padir.files.lines import Rejects, count_lines, existing, lines_of_all, writing
+from padir.files.lines import Rejects, count_lines, lines_of_all, resolved_inputs, writing
 from padir.files.paths import as_path, is_bucket
 from padir.inference.lines import FORMATS, Counts, LineTranslator
 from padir.inference.shards import Hosts, translate_shards
@@ -90,7 +90,7 @@ def translate_files(
         if value not in FORMATS:
             raise PadirError(f"translate.{name}: unknown {value!r}; choose {' or '.join(FORMATS)}")
     check_batch_size(batch_size)
-    inputs = existing(inputs)
+    inputs = resolved_inputs(inputs)
     if shards is None:
         hosts = None
         if compress or host_index is not None or num_hosts is not None:

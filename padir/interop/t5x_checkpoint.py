@@ -143,8 +143,8 @@ def _read_zarr(folder: Path) -> np.ndarray:
         store = tensorstore.open(spec, open=True).result()
         array = store.read().result()
     except ValueError as error:
-        if is_bucket(folder) and (refused := refusals.of_status(error)):
-            raise refused[0](f"{folder}: {refused[1]}") from error
+        if is_bucket(folder) and (refused := refusals.of_status(folder, error)):
+            raise refused from error
         raise PadirError(f"{folder}: missing or damaged array ({_first_line(error)})") from error
     # zarr takes a chunk that is not there for zeros, but one that was never filled has no fill value.
     if store.fill_value is None:
@@ -187,8 +187,8 @@ def _read_orbax(folder: Path) -> T5xCheckpoint:
     except (ValueError, KeyError, OSError) as error:
         if isinstance(error, PadirError):
             raise
-        if is_bucket(folder) and (refused := refusals.of_status(error)):
-            raise refused[0](f"{folder}: {refused[1]}") from error
+        if is_bucket(folder) and (refused := refusals.of_status(folder, error)):
+            raise refused from error
         raise PadirError(f"{folder}: cannot be read by Orbax; it is damaged ({_first_line(error)})") from error
     step = restored.get("state", {}).get("step", 0)
     return T5xCheckpoint(dict(_flatten(restored[key])), int(step))

@@ -59,9 +59,8 @@ def naming_damage(folder: Path) -> Iterator[None]:
         if isinstance(error, PadirError):
             raise
         # TensorStore raises ValueError for this and for damage.
-        if refused := refusals.of_status(error):
-            kind, reason = refused if is_bucket(folder) else (PadirError, f"cannot be read ({error})")
-            raise kind(f"{folder}: {reason}") from error
+        if refused := refusals.of_status(folder, error):
+            raise (refused if is_bucket(folder) else PadirError(f"{folder}: cannot be read ({error})")) from error
         reason = (str(error).strip() or repr(error)).splitlines()[0][:300]
         raise DamagedCheckpointError(f"{folder}: cannot be restored; it is damaged ({reason})") from error
     except Exception as error:
@@ -80,15 +79,14 @@ def naming_storage(folder: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, PadirError) or not is_bucket(folder):
             raise
-        refused = refusals.of_status(error)
+        refused = refusals.of_status(folder, error)
         if type(error).__module__.split(".")[0] in ("google", "requests", "aiohttp"):
             from padir.files import objects
 
-            refused = objects.explained(error)
+            refused = objects.explained(folder, error)
         if refused is None:
             raise
-        kind, reason = refused
-        raise kind(f"{folder}: {reason}") from error
+        raise refused from error
 
 
 def tidy(folder: Path) -> None:

@@ -123,7 +123,7 @@ def test_lines_and_shards_of_compressed_and_plain_objects(bucket, tmp_path):
     with lines.writing(f"{bucket}/b.txt") as out:
         out.write("é\nlast")
     inputs = [f"{bucket}/a.gz", f"{bucket}/b.txt"]
-    assert lines.existing(inputs) == inputs
+    assert lines.resolved_inputs(inputs) == inputs
     assert lines.count_lines(inputs) == 1002
     assert [line.raw for line in lines.lines_of_all(inputs)][-3:] == [b"999", "é".encode(), b"last"]
     parts = shards.number_lines(shards.split_inputs(inputs, 3))
@@ -132,18 +132,19 @@ def test_lines_and_shards_of_compressed_and_plain_objects(bucket, tmp_path):
         (name, number) for name, count in zip(inputs, (1000, 2), strict=True) for number in range(1, count + 1)
     ]
     with pytest.raises(PadirError, match=r"c\.txt: no such input file"):
-        lines.existing([f"{bucket}/c.txt"])
+        lines.resolved_inputs([f"{bucket}/c.txt"])
 
 
 def test_a_pattern_names_the_files_that_match(bucket):
     for name in ("text/part2.gz", "text/part10.gz", "text/part1.gz/inside", "other/part1.gz", "text/*.txt"):
         as_path(f"{bucket}/{name}").write_text("x")
-    assert lines.existing([f"{bucket}/text/part*.gz", "-"]) == [f"{bucket}/text/part{n}.gz" for n in (10, 2)] + ["-"]
-    assert lines.existing([f"{bucket}/*/part?.gz"]) == [f"{bucket}/other/part1.gz", f"{bucket}/text/part2.gz"]
-    assert lines.existing([f"{bucket}/text/*.txt"]) == [f"{bucket}/text/*.txt"], "a file of this name"
+    parts = [f"{bucket}/text/part{number}.gz" for number in (10, 2)]
+    assert lines.resolved_inputs([f"{bucket}/text/part*.gz", "-"]) == [*parts, "-"]
+    assert lines.resolved_inputs([f"{bucket}/*/part?.gz"]) == [f"{bucket}/other/part1.gz", f"{bucket}/text/part2.gz"]
+    assert lines.resolved_inputs([f"{bucket}/text/*.txt"]) == [f"{bucket}/text/*.txt"], "a file of this name"
     for nothing in (f"{bucket}/text/part[3-9].gz", f"{bucket}/none*/a", f"{bucket}/text"):
         with pytest.raises(PadirError, match=f"^{re.escape(nothing)}: no such input file$"):
-            lines.existing([nothing])
+            lines.resolved_inputs([nothing])
 
 
 def test_output_of_failed_work_is_kept_beside(bucket, capsys):
@@ -221,8 +222,9 @@ def test_credentials_that_nobody_gives_and_credentials_that_nobody_answers_for()
         (exceptions.RefreshError("revoked"), PadirError, "no valid credentials"),
         (exceptions.DefaultCredentialsError("none"), PadirError, "no valid credentials"),
     ):
-        found, reason = objects.explained(error)
-        assert found is kind and said in reason and str(error.args[0]) in reason
+        found = objects.explained("gs://bucket/a", error)
+        assert type(found) is kind
+        assert str(found).startswith("gs://bucket/a: ") and said in str(found) and str(error.args[0]) in str(found)
 
 
 def test_an_upload_that_is_cut_leaves_nothing(bucket, emulator, tmp_path, quick_retries):

@@ -8,7 +8,7 @@ import pytest
 
 from padir.errors import PadirError
 from padir.files import lines as line_files
-from padir.files.lines import Line, Rejects, chunked, count_lines, existing, lines_of_all, writing
+from padir.files.lines import Line, Rejects, chunked, count_lines, lines_of_all, resolved_inputs, writing
 
 
 def read_chunks(inputs, size):
@@ -79,10 +79,10 @@ def test_a_damaged_file_is_named_with_its_last_good_line(files, tmp_path):
 
 
 def test_inputs_must_exist(files, tmp_path):
-    assert existing([*files, "-"]) == [*files, "-"]
+    assert resolved_inputs([*files, "-"]) == [*files, "-"]
     for missing in (str(tmp_path / "none"), str(tmp_path)):
         with pytest.raises(PadirError, match=rf"^{missing}: no such input file$"):
-            existing([*files, missing])
+            resolved_inputs([*files, missing])
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path):

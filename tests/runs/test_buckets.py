@@ -273,7 +273,7 @@ def test_evaluation(local, run, bucket, tmp_path):
         )
 
 
-@pytest.mark.parametrize(("written", "fault"), [("ar.txt", 503), ("ar.json", KILL)])
+@pytest.mark.parametrize(("written", "fault"), [("ar.txt", 503), ("ar.json", 503), ("ar.json", KILL)])
 def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, failing, written, fault):
     as_path(f"{bucket}/text").write_text("".join(f"{sentence(number)}\n" for number in range(6)))
     command = ["evaluate", f"--run_dir={run}", f"--output_dir={bucket}/out", "--name=ar", "--batch_size=8"]
