@@ -11,7 +11,6 @@ from padir.files.paths import as_path, files_below
 from padir.metrics.writers import read_metrics
 from padir.training.train import Cadence
 
-
 PLAN = {"kind": "ar", "cadence": Cadence(log=3, evaluate=6, checkpoint=3)}
 
 
@@ -35,8 +34,8 @@ def test_a_run_in_a_bucket_is_the_same_as_on_disk(tiny, there, bucket, emulator,
         there.train(f"{bucket}/run", num_steps=12, **PLAN)
     sent = [request.query.get("name", "") for request in requests if request.method == "POST"]
     # What TensorBoard shows is there before the checkpoint up to which it would not be written again.
-    events, first = (next(place for place, name in enumerate(sent) if what in name) for what in ("tfevents", "/3/params"))
-    assert events < first
+    first = {what: next(n for n, name in enumerate(sent) if what in name) for what in ("tfevents", "/3/params")}
+    assert first["tfevents"] < first["/3/params"]
     # The last two checkpoints are lost, as after a kill: their steps are trained and recorded again.
     for step in (9, 12):
         as_path(f"{bucket}/run/checkpoints/{step}/commit_success.txt").unlink()
