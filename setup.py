@@ -44,7 +44,7 @@ EXTRAS = {
         "importlib_resources>=6.4",
     ],
     # gs:// addresses wherever a path may stand. Orbax asks a bucket through google-cloud-storage.
-    "gcs": ["gcsfs>=2026.9", "aiohttp>=3.9", "google-cloud-storage>=3.9"],
+    "gcs": ["gcsfs>=2026.9", "aiohttp>=3.9", "google-auth>=2.40", "google-cloud-storage>=3.9"],
     # Each of these is also for `padir compile`, which needs no TPU and no GPU.
     "tpu": ["jax[tpu]>=0.10"],
     # CUDA 12 runs on older drivers than CUDA 13 does; choose one of the two.

@@ -101,20 +101,29 @@ def test_core_requires_no_tensorflow(wheel):
     assert _requirement_names(metadata, "data") == {"seqio", "importlib-resources", *tensorflow}
 
 
+def _distribution(module):
+    """The distribution that has a module; several share a namespace such as google."""
+    owners = importlib.metadata.packages_distributions()[module.split(".")[0]]
+    if len(owners) > 1:
+        path = module.replace(".", "/")
+        owned = {owner: {file.as_posix() for file in importlib.metadata.files(owner)} for owner in owners}
+        owners = [owner for owner in owners if owned[owner] & {f"{path}.py", f"{path}/__init__.py"}] or owners
+    return owners[0].lower().replace("_", "-")
+
+
 def test_what_is_imported_is_required(wheel):
     """Not only brought along by something else: that may change."""
     imported = set()
     for path in (ROOT / "padir").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
+                imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                imported.add(node.module.split(".")[0])
+                imported.add(node.module)
     # COMET runs in an environment of its own.
-    others = imported - set(sys.stdlib_module_names) - {"padir", "tasks", "comet"}
-    origins = importlib.metadata.packages_distributions()
-    needed = {origins[name][0].lower().replace("_", "-") for name in others}
-    assert {"jax", "gin-config", "pillow", "scipy"} <= needed
+    not_required = set(sys.stdlib_module_names) | {"padir", "tasks", "comet"}
+    needed = {_distribution(module) for module in imported if module.split(".")[0] not in not_required}
+    assert {"jax", "gin-config", "google-auth", "pillow", "scipy"} <= needed
     metadata = _metadata(wheel)
     extras = set().union(*(_requirement_names(metadata, extra) for extra in ("data", "gcs", "serve")))
     assert needed - _requirement_names(metadata) - extras == set()
