@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+FACTS = ("commit", "date", "device", "cpu", "cpu_features", "cpu_count", "platform", "python", "versions", "command")
+
 
 def parts_of(folder: Path) -> dict[str, dict[str, Any]]:
     """The result files of a run, by part.
@@ -36,8 +38,8 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
       runs: parts of each run; see `parts_of`.
 
     Returns:
-      'seeds' and 'commits' of the runs, 'parts' with lists of {claim, relation, limit, measured, passed}, the last two
-      one for each run, 'left_out' parts, and 'seconds' of each run.
+      'seeds', 'facts' and 'seconds' of the runs, 'parts' with lists of {claim, relation, limit, measured, passed}, the
+      last two one for each run, and 'left_out' parts. Facts are by name what the compared parts say of their run.
 
     Raises:
       SystemExit: two runs have the same seed, or their claims differ.
@@ -60,11 +62,24 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         ]
     return {
         "seeds": seeds,
-        "commits": [sorted({part["facts"]["commit"] for part in run.values()}) for run in runs],
+        "facts": [facts_of([run[name]["facts"] for name in shared]) for run in runs],
         "seconds": [sum(run[name]["seconds"] for name in shared) for run in runs],
         "parts": parts,
         "left_out": sorted({name for run in runs for name in run} - set(shared)),
     }
+
+
+def facts_of(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """What some parts of a run depend on, each value once: by name, see `run_facts`.
+
+    A part may be of another day or command than the others.
+    """
+    found: dict[str, list[Any]] = {name: [] for name in FACTS}
+    for facts in parts:
+        for name, values in found.items():
+            if facts[name] not in values:
+                values.append(facts[name])
+    return found
 
 
 def main() -> None:

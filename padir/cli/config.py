@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util  # noqa: F401  gin uses it without importing it
 import inspect
+import io
 import os
 import re
 import types
@@ -25,7 +26,7 @@ from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
 from padir.errors import PadirError, kind_of
 from padir.files.atomic import make_folder, write_text
-from padir.files.paths import as_path, local_path
+from padir.files.paths import as_path, is_bucket, local_path
 from padir.runtime.distributed import is_first
 
 # By the names that gin files bind to.
@@ -100,13 +101,22 @@ def gin_folder() -> Path:
 _search_folders: list[str] = []
 
 
-def _find(name: str) -> str | None:
-    paths = (os.path.join(folder, name) for folder in _search_folders)
-    return next((path for path in paths if os.path.isfile(path)), None)
+def _find(name: str) -> Path | None:
+    if is_bucket(name):
+        return as_path(name)
+    paths = (Path(folder) / name for folder in _search_folders)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _open_found(name: str) -> TextIO:
-    return open(_find(name), encoding="utf-8")
+    path = _find(name)
+    try:
+        text = io.StringIO(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PadirError(f"{path}: there is no such gin file; correct its name in --gin_file or include") from None
+    # gin says where a mistake stands.
+    text.name = str(path)
+    return text
 
 
 # gin's own last resort reads a/b.gin from an importable package `a`, and fails where `a` is a folder without
@@ -121,9 +131,10 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
     see `user_classes`.
 
     Args:
-      gin_files: found in the working directory, `search_paths`, or the files that come with padir.
+      gin_files: gs:// addresses, or names found in the working directory, `search_paths`, or the files that come with
+        padir.
       bindings: 'NAME=VALUE', VALUE in gin's syntax (strings are quoted).
-      search_paths: further folders to look in.
+      search_paths: further local folders to look in.
 
     Raises:
       PadirError: a file, name or value that gin cannot take (names it, and where it stands), or a value of another
@@ -131,6 +142,10 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
     """
     _search_folders[:] = [*search_paths, str(gin_folder())]
     beside = [os.path.dirname(os.path.abspath(name)) for name in gin_files if os.path.isfile(name)]
+    for name in gin_files:
+        as_path(name)  # Refuses what is neither local nor in a bucket.
+    for folder in search_paths:
+        local_path(folder)
     while True:
         gin.clear_config(clear_constants=False)
         try:

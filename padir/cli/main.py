@@ -138,7 +138,10 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
 def _keep_compiled(folder: str) -> None:
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", folder)
+    from padir.files.paths import as_path
+
+    # JAX's cache reads and writes buckets itself, through what `as_path` has set up.
+    jax.config.update("jax_compilation_cache_dir", str(as_path(folder)))
     # By default JAX keeps only slow compilations, but a small model's request needs many quick ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
@@ -187,7 +190,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
         command.add_argument(
             "--compilation_cache",
             metavar="DIR",
-            help="keep compiled programs in this folder, so that the next process need not compile them again",
+            help="keep compiled programs in this folder or gs:// address; the next process need not compile them",
         )
         # Only for the help text: `main` takes every --gin.… from the arguments that argparse does not know.
         command.add_argument(

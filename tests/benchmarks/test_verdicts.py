@@ -1,9 +1,12 @@
 """Claims of one experiment with several seeds."""
 
 import json
+import os
 import sys
 
 import pytest
+
+from padir.benchmark.facts import run_facts
 
 
 def write(folder, seed, measured, *, part="a", text="{} words: share"):
@@ -12,7 +15,7 @@ def write(folder, seed, measured, *, part="a", text="{} words: share"):
         {"claim": text.format(1000 + seed), "measured": value, "relation": "<=", "limit": 0.5, "passed": value <= 0.5}
         for value in measured
     ]
-    facts, settings = {"commit": f"commit{seed}"}, {"seed": seed}
+    facts, settings = run_facts() | {"commit": f"commit{seed}", "command": f"learn {part}"}, {"seed": seed}
     result = {"figure": part, "settings": settings, "claims": claims, "facts": facts, "seconds": 2.0}
     (folder / f"x_{part}.json").write_text(json.dumps(result))
 
@@ -30,7 +33,10 @@ def test_claims_are_compared_by_place(load_script, tmp_path, monkeypatch, capsys
     run(script, monkeypatch, tmp_path / "zero", tmp_path / "one", f"--output={output}")
     found = json.loads(output.read_text())
     assert found["seeds"] == [0, 1] and found["left_out"] == ["b"] and found["seconds"] == [2.0, 2.0]
-    assert found["commits"] == [["commit0"], ["commit1"]]
+    zero, one = found["facts"]
+    assert zero["commit"] == ["commit0"] and one["commit"] == ["commit1"] and zero["cpu_count"] == [os.cpu_count()]
+    # Of the parts that are compared.
+    assert zero["command"] == one["command"] == ["learn a"]
     assert [claim["passed"] for claim in found["parts"]["a"]] == [[True, True], [True, False]]
     assert found["parts"]["a"][1]["measured"] == [0.4, 0.6]
     said = capsys.readouterr().out.splitlines()

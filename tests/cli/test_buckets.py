@@ -2,6 +2,8 @@
 
 import pytest
 
+import gin
+from padir.cli import config
 from padir.cli.commands import COMMANDS
 from padir.cli.main import main
 from padir.files.atomic import copy_file
@@ -48,6 +50,46 @@ def test_what_the_user_must_correct_has_status_2(run, emulator, capsys):
         "padir checkpoint: s3://bucket/run: s3:// is not supported, because Orbax cannot save checkpoints there; give "
         "a gs:// address or a local path",
     )
+
+
+def test_a_gin_file(bucket, capsys):
+    """It includes another one from the bucket, and one that comes with padir."""
+    base, run = (as_path(bucket) / name for name in ("base.gin", "run.gin"))
+    base.write_text("include 'models/tiny.gin'\nNetworkConfig.embed_dim = 48\n")
+    run.write_text(f"include '{base}'\ncheckpoint.path = 'no_such_run'\n")
+    config.parse([str(run)], [])
+    assert gin.query_parameter("NetworkConfig.embed_dim") == 48
+    assert gin.query_parameter("NetworkConfig.mlp_dim") > 0 and gin.query_parameter("checkpoint.path") == "no_such_run"
+    base.write_text("include 'models/tiny.gin'\nNetworkConfig.embed_dims = 48\n")
+    assert said(capsys, "checkpoint", f"--gin_file={run}")[0] == 2
+    status, line = said(capsys, "checkpoint", "x", f"--gin_file={base}")
+    assert status == 2 and "NetworkConfig" in line and f'In file "{base}", line 2' in line
+    status, line = said(capsys, "checkpoint", "x", f"--gin_file={bucket}/none.gin")
+    assert status == 2 and line.startswith(f"padir checkpoint: {bucket}/none.gin: there is no such gin file; correct")
+    status, line = said(capsys, "checkpoint", "x", "--gin_file=s3://bucket/run.gin")
+    assert status == 2 and "s3:// is not supported" in line
+    status, line = said(capsys, "checkpoint", "x", f"--gin_search_path={bucket}")
+    assert status == 2 and line.startswith(f"padir checkpoint: {bucket}: this must be a local path")
+
+
+def test_compiled_programs_are_kept_in_a_bucket(tiny, bucket, emulator, run_python):
+    """A second process finds all that the first has compiled."""
+    decode = ["--gin.translate.decode=@Autoregressive()", "--gin.Autoregressive.max_length_offset=5"]
+    model = [f"--run_dir={tiny.ar}", f"--compilation_cache={bucket}/compiled", *decode]
+    code = "import sys; from padir.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+    def written():
+        with emulator.faults.happen(lambda request: None) as requests:
+            done = run_python(code, "translate", *model, input=b"the dog\n")
+        assert done.returncode == 0 and b"ersistent" not in done.stderr, done.stderr.decode()
+        names = {request.query.get("name", "") for request in requests if request.method == "POST"}
+        return done.stdout, {name for name in names if name.endswith("-cache")}
+
+    (first, compiled), (second, more) = written(), written()
+    assert first == second and compiled and not more
+    assert {path.name for path in as_path(f"{bucket}/compiled").glob("*-cache")} == {
+        name.rpartition("/")[2] for name in compiled
+    }
 
 
 @pytest.mark.parametrize(("name", "option"), [(name, each) for name in COMMANDS for each in COMMANDS[name].local])

@@ -1,6 +1,9 @@
 """Preparing into a bucket from files in it, going on after a failure, and reading with and without a local cache."""
 
 import gzip
+import json
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -55,6 +58,82 @@ def test_a_set_in_a_bucket_is_the_same_as_on_disk(corpora, bucket, tmp_path):
         found = PreparedSet.open(f"{bucket}/set", cache).split("train").read(range(5))
         for ours, theirs in zip(found, expected, strict=True):
             assert ours[2:] == theirs[2:] and all(map(np.array_equal, ours[:2], theirs[:2]))
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+def test_pairs_of_one_file(corpora, bucket, tmp_path, kind):
+    """Tables and JSON lines, compressed or not, from a bucket as from disk."""
+    pairs = list(zip(SOURCES, TARGETS, strict=True))
+    if kind == "tsv":
+        lines = [f"{target}\t{source}" for source, target in pairs]
+    else:
+        lines = [json.dumps({"to": target, "from": source}) for source, target in pairs]
+    fields = (1, 0) if kind == "tsv" else ("from", "to")
+    found = []
+    for corpus, place in zip(corpora, (f"{bucket}/set", tmp_path / "set"), strict=True):
+        write_bytes(corpus / "train.gz", gzip.compress(texts(lines), mtime=0))
+        write_bytes(corpus / "validation", texts(lines[:3]))
+        files = {"train": "train.gz", "validation": "validation", "format": kind, "fields": fields}
+        config = TaskConfig("tasks.text_files", "toy", {"folder": str(corpus)} | files)
+        found.append(prepare_lib.prepare(config, place, SETTINGS))
+        read = PreparedSet.open(place).split("train").read(range(5))
+        assert [(example.source_text, example.target_text) for example in read] == pairs
+    there, here = found
+    assert there.splits == here.splits and there.vocabulary_hash == here.vocabulary_hash
+    assert list(there.source_files.values()) == list(here.source_files.values())
+
+
+# The command, whose whole process group is killed once a file is there.
+KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from padir.cli.main import main
+def kill():
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+    os.killpg(0, signal.SIGKILL)
+threading.Thread(target=kill, daemon=True).start()
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_preparation_goes_on_where_it_was_killed(corpora, bucket, emulator, run_python, tmp_path, monkeypatch, capsys):
+    """While a part is sent; the lock of whoever was killed is taken over."""
+    train, validation = "('src.gz', 'tgt')", "('src.gz', 'tgt')"
+    (tmp_path / "run.gin").write_text(
+        "prepare.task = @TaskConfig()\n"
+        "prepare.settings = @PrepareSettings()\n"
+        "TaskConfig.module = 'tasks.text_files'\n"
+        "TaskConfig.name = 'toy'\n"
+        f"TaskConfig.options = {{'folder': '{corpora[0]}', 'train': {train}, 'validation': {validation}}}\n"
+        "PrepareSettings.num_pieces = 8\n"
+        "PrepareSettings.records_per_shard = 2\n"
+    )
+    command = ["prepare", f"--gin_file={tmp_path / 'run.gin'}", f"--output_dir={bucket}/set"]
+
+    def kill(request):
+        if not request.query.get("name", "").endswith("train-00001.array_record"):
+            return None
+        (tmp_path / "kill").touch()
+        time.sleep(0.5)
+        return "drop"
+
+    with emulator.faults.happen(kill):
+        ended = run_python(KILLED, tmp_path / "kill", *command)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    names = files_below(as_path(f"{bucket}/set"))
+    assert ".lock" in names and "train-00000.array_record" in names and "manifest.json" not in names
+    monkeypatch.setattr("padir.files.locks.LEASE_SECONDS", 1.0)
+    with emulator.faults.happen(lambda request: None) as requests:
+        prepare_lib.prepare(task(corpora[0]), f"{bucket}/set", SETTINGS)
+    assert "waiting for it" in capsys.readouterr().err
+    sent = [request.query["name"].split("/")[-1] for request in requests if request.query.get("uploadType")]
+    assert not {"vocabulary.model", "train-00000.array_record"} & set(sent) and sent[-1] == "manifest.json"
+    prepare_lib.prepare(task(corpora[1]), tmp_path / "set", SETTINGS)
+    names = [name for name in files_below(as_path(f"{bucket}/set")) if name != "prepare.gin"]
+    assert names == [name for name in files_below(tmp_path / "set") if name != ".lock"]
+    for name in set(names) - {"manifest.json"}:
+        assert as_path(f"{bucket}/set/{name}").read_bytes() == (tmp_path / "set" / name).read_bytes(), name
 
 
 def test_preparation_goes_on_where_it_failed(corpora, bucket, emulator):

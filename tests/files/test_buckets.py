@@ -1,5 +1,6 @@
 """Objects through the emulator: paths, streams, whole writes, and what goes wrong."""
 
+import gzip
 import io
 import os
 import re
@@ -8,7 +9,7 @@ import threading
 import pytest
 
 from padir.errors import PadirError, StorageError
-from padir.files import atomic, checksums, lines, shards
+from padir.files import atomic, checksums, lines, shards, streams
 from padir.files.paths import as_path, files_below, is_bucket, version_of
 from padir.files.reading import local_file, open_for_reading
 
@@ -104,6 +105,38 @@ def test_a_part_of_a_large_object_is_read_without_the_rest(bucket, emulator, mon
         assert stream.seek(-10, io.SEEK_END) == len(content) - 10 and stream.read() == content[-10:]
         stream.seek(0)
         assert stream.read(25) == content[:25] and stream.read() == content[25:] and stream.read(1) == b""
+
+
+# Reads an object's lines; prints the bytes of the first line, what was asked for by then, and how far memory grew.
+READER = """
+import resource, sys
+from padir.files import objects, streams
+from padir.files.lines import lines_of
+asked, read = [], objects.read
+def counted(uri, begin, end, **options):
+    asked.append(end - begin)
+    return read(uri, begin, end, **options)
+objects.read = counted
+lines = lines_of(sys.argv[1])
+first = next(lines)
+print(len(first.raw), *asked[:2])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(sum(1 for line in lines), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("name", ["plain", "compressed.gz"])
+def test_the_first_line_comes_soon_and_memory_stays_flat(bucket, run_python, name):
+    """192 MiB, a multiple of what is in memory at a time: a block of 8 MiB, and the next one."""
+    line, count = b"x" * 1023 + b"\n", 192 << 10
+    # Level 0: as large as what it holds.
+    content = line * count if name == "plain" else gzip.compress(line * count, 0)
+    as_path(f"{bucket}/{name}").write_bytes(content)
+    done = run_python(READER, f"{bucket}/{name}")
+    assert done.returncode == 0, done.stderr.decode()
+    (size, *asked), (rest, grown) = (list(map(int, row.split())) for row in done.stdout.splitlines())
+    assert size == 1023 and asked[0] == streams.FIRST_BYTES and sum(asked) <= 3 * streams.FIRST_BYTES
+    assert rest == count - 1 and grown < 96 << 10  # KiB.
 
 
 def test_an_object_that_is_replaced_while_it_is_read(bucket, monkeypatch):

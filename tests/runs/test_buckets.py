@@ -1,4 +1,4 @@
-"""Trained models in buckets: loaded, averaged, described, imported, exported and evaluated as local ones."""
+"""Trained models in buckets: what every command that reads one makes of it is what it makes of a local one."""
 
 import gzip
 import json
@@ -33,6 +33,7 @@ from padir.runs.directory import save_model
 from padir.runs.saved_verifier import load_verifier, save_verifier
 from padir.runs.train_state import TrainState
 from padir.runtime import sharding
+from padir.serving.serve import serve
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SHORT = Autoregressive(max_length_ratio=0, max_length_offset=5)
@@ -271,6 +272,38 @@ def test_evaluation(local, run, bucket, tmp_path):
             references=f"{bucket}/text.gz",
             baseline=f"{bucket}/none",
         )
+
+
+def test_evaluation_of_a_set_that_is_copied_first(tiny, bucket, tmp_path, emulator):
+    """The copy is read; model, set and results lie in the bucket."""
+    run, data = upload(tiny.ar, f"{bucket}/ar"), upload(tiny.data, f"{bucket}/data")
+    given = {"name": "ar", "decode": SHORT, "batch_size": 20}
+    evaluate(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(tmp_path / "out"), **given)
+    options = {"run_dir": str(run), "data_dir": str(data), "data_cache": str(tmp_path / "cache")}
+    for output in ("first", "second"):
+        with emulator.faults.happen(lambda request: None) as requests:
+            evaluate(output_dir=f"{bucket}/{output}", **options, **given)
+        read = [request.path for request in requests if request.path.startswith("/download")]
+        copied = [path for path in read if path.endswith("/data/test-00000.array_record")]
+        assert len(copied) == (output == "first")
+        assert as_path(f"{bucket}/{output}/ar.txt").read_bytes() == (tmp_path / "out" / "ar.txt").read_bytes()
+
+
+def test_a_trace(local, run, bucket):
+    model = [f"--run_dir={run}", f"--beside={local}", "--gin.trace.decode=@Autoregressive()"]
+    assert cli.main(["trace", TEXTS[0], *model, f"--html={bucket}/page.html", f"--output={bucket}/trace.json"]) == 0
+    ours, theirs = json.loads(as_path(f"{bucket}/trace.json").read_text())
+    assert ours["hypotheses"] == theirs["hypotheses"] and ours["source"]["text"] == TEXTS[0]
+    assert "<!doctype html" in as_path(f"{bucket}/page.html").read_text()[:100].lower()
+
+
+def test_models_that_are_served(local, run, monkeypatch):
+    served = []
+    monkeypatch.setattr("padir.serving.listen.listen", lambda server, **options: served.append(server))
+    serve(run_dir=run, others=[f"local={local}"], warm_up=False)
+    ((there, here),) = (list(server.models.values()) for server in served)
+    assert (there.name, here.name) == ("ar", "local")
+    assert there.translator.translate(TEXTS, SHORT) == here.translator.translate(TEXTS, SHORT)
 
 
 @pytest.mark.parametrize(("written", "fault"), [("ar.txt", 503), ("ar.json", 503), ("ar.json", KILL)])

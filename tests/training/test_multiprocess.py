@@ -14,11 +14,13 @@ import jax
 import numpy as np
 import pytest
 import quick_compilation
+from uploads import upload
 
 from padir.cli import main as cli
 from padir.data.records import PreparedSet
 from padir.decoding.refinement import Refinement
 from padir.errors import PREEMPTED_STATUS
+from padir.files.paths import as_path
 from padir.metrics.writers import read_metrics
 from padir.runs.convert import open_model
 from padir.runtime import sharding
@@ -242,8 +244,11 @@ def corpus(tiny, tmp_path_factory):
     return folder
 
 
-def test_two_processes_translate_together(launch, corpus, tiny, tmp_path):
-    """Each on its own devices; one checks and speaks; together what one stream of one process writes."""
+def test_two_processes_translate_together(launch, corpus, tiny, bucket, tmp_path):
+    """Each on its own devices; one checks and speaks; together what one stream of one process writes.
+
+    Then everything lies in a bucket, and both are killed.
+    """
     inputs = ["--inputs", corpus / "a.txt", corpus / "b.txt"]
     options = {"subcommand": "translate", "gin_file": corpus / "decode.gin"}
     output = tmp_path / "out"
@@ -259,44 +264,48 @@ def test_two_processes_translate_together(launch, corpus, tiny, tmp_path):
     shards = "".join((output / f"shard-{n:05d}-of-00006.txt").read_text(encoding="utf-8") for n in range(6))
     assert shards == (tmp_path / "one").read_text(encoding="utf-8") and len(set(shards.splitlines())) > 20
 
+    killed = as_path(bucket) / "killed"
+
     def kill_all_but_what_is_done(launcher):
         for _ in range(MOMENTS):
-            if list((tmp_path / "killed").glob("shard-?????-of-00040.txt")):
+            if list(killed.glob("shard-?????-of-00040.txt")):
                 os.killpg(launcher, signal.SIGKILL)
                 return
-            time.sleep(0.02)
+            # Seldom, since it is this process that serves the bucket.
+            time.sleep(0.2)
         raise AssertionError("no shard in two minutes")
 
-    again = [tiny.padir, *inputs, f"--output={tmp_path / 'killed'}", "--shards=40", "--batch_size=8"]
+    there = ["--inputs", *(upload(corpus, f"{bucket}/in") / name for name in ("a.txt", "b.txt"))]
+    again = [upload(tiny.padir, f"{bucket}/padir"), *there, f"--output={killed}", "--shards=40", "--batch_size=8"]
     assert launch(*again, **options, meanwhile=kill_all_but_what_is_done).returncode == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "rejects.jsonl").exists()
+    assert not (killed / "rejects.jsonl").exists()
     done = launch(*again, **options)
     assert done.returncode == 0 and "resuming; " in done.stderr and " are done" in done.stderr and counts in done.stderr
-    paths = sorted((tmp_path / "killed").glob("shard-*"))
+    paths = sorted(killed.glob("shard-*"))
     assert len(paths) == 40 and "".join(path.read_text(encoding="utf-8") for path in paths) == shards
-    assert (tmp_path / "killed" / "rejects.jsonl").read_bytes() == (output / "rejects.jsonl").read_bytes()
-    rejects = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
-    assert [(Path(record["file"]).name, record["line"]) for record in rejects] == [
-        ("a.txt", 6),
-        ("a.txt", 51),
-        ("b.txt", 50),
-    ]
+    for folder in (output, killed):
+        rejects = [json.loads(line) for line in (folder / "rejects.jsonl").read_text().splitlines()]
+        places = [(Path(record["file"]).name, record["line"]) for record in rejects]
+        assert places == [("a.txt", 6), ("a.txt", 51), ("b.txt", 50)]
 
 
-def test_two_processes_distil_together(launch, tiny, tmp_path):
-    """The same set as of one process; a chunk is decoded by one of them."""
+def test_two_processes_distil_together(launch, tiny, bucket, tmp_path):
+    """In a bucket, the same set as of one process on disk; a chunk is decoded by one of them."""
     options = ["--limit=48", "--chunk_size=8", "--batch_size=8"]
     gin_file = "decode/ar_greedy.gin"
-    done = launch(tiny.ar, *options, f"--output_dir={tmp_path / 'two'}", subcommand="distill", gin_file=gin_file)
+    places = [f"--data_dir={upload(tiny.data, f'{bucket}/data')}", f"--output_dir={bucket}/two"]
+    teacher = upload(tiny.ar, f"{bucket}/ar")
+    done = launch(teacher, *options, *places, subcommand="distill", gin_file=gin_file)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("distill: kept ") == 1
-    one = [f"--gin_file={gin_file}", f"--run_dir={tiny.ar}", f"--data_dir={tiny.data}", *options]
+    one = [f"--gin_file={gin_file}", f"--run_dir={teacher}", f"--data_dir={tiny.data}", *options]
     assert cli.main(["distill", *one, f"--output_dir={tmp_path / 'one'}"]) == 0
-    sets = [PreparedSet.open(tmp_path / name) for name in ("two", "one")]
+    folders = as_path(bucket) / "two", tmp_path / "one"
+    sets = [PreparedSet.open(folder) for folder in folders]
     assert sets[0].manifest == sets[1].manifest and sets[0].manifest.splits["train"].num_examples > 20
     texts = [
-        [json.loads(line) for line in (tmp_path / name / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-        for name in ("two", "one")
+        [json.loads(line) for line in (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+        for folder in folders
     ]
     for two, single in zip(*texts, strict=True):
         assert (two["source"], two["target"]) == (single["source"], single["target"])
