@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -79,6 +80,22 @@ def draw_prompts(config: DyckConfig, grammar: Dyck, stream: str, count: int) -> 
     return Prefixes(np.pad(words, ((0, 0), (0, 1))), np.full(count, config.length)).cut(np.asarray(lengths))
 
 
+class Completion(NamedTuple):
+    """A way to complete prompts.
+
+    Attributes:
+      sampler: frozen dataclass with `generate`.
+      stream: name of the random numbers.
+      judge: verifier or value function, a pytree.
+      more: other arguments of `generate` by name, such as the outcome.
+    """
+
+    sampler: Any
+    stream: str
+    judge: PyTree = NO_VERIFIER
+    more: Mapping[str, PyTree] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Completed:
     """Completed prompts, [n, …] NumPy arrays as of `Generated` and `Queries`.
@@ -142,7 +159,7 @@ class Generator:
         def complete(
             sampler: Any, params: PyTree, cache: DecoderCache, rows: Rows, judge: PyTree, key: Array, more: PyTree
         ) -> Generated:
-            # Prompts have been read already: once for all streams, and by a program that all samplers share.
+            # Prompts have been read already, once for all samplers and streams.
             step_fn, _ = prefix_steps(model, params, jnp.asarray(SOURCE), rows.tokens[:, :0], room)
             return sampler.generate(step_fn, cache, rows, for_rows(judge, rows, key), key, **more)
 
@@ -159,36 +176,29 @@ class Generator:
         **more: PyTree,
     ) -> Completed:
         """Completes prompts once; see `complete_all`."""
-        return self.complete_all(prompts, sampler, judge, streams=[stream], limits=limits, **more)[0]
+        return self.complete_all(prompts, [Completion(sampler, stream, judge, more)], limits)[0]
 
     def complete_all(
-        self,
-        prompts: Prefixes,
-        sampler: Any,
-        judge: PyTree = NO_VERIFIER,
-        *,
-        streams: Sequence[str],
-        limits: np.ndarray | None = None,
-        **more: PyTree,
+        self, prompts: Prefixes, completions: Sequence[Completion], limits: np.ndarray | None = None
     ) -> list[Completed]:
-        """Completes prompts, once for each stream of random numbers.
+        """Completes the same prompts in several ways; each prompt is read once for all of them.
 
         What becomes of a prompt depends on its number and the stream, never on its neighbours.
 
         Args:
           prompts: n of them.
-          sampler: frozen dataclass with `generate`.
-          judge: verifier or value function, a pytree.
-          streams: names of random numbers.
+          completions: the ways.
           limits: [n] int32, most tokens of prompt and completion; by default a word and EOS. Prompts that are as long
             are left as they are, and so are those that end in EOS.
-          **more: other arguments of `generate`, such as the outcome.
+
+        Returns:
+          What each of them made of the prompts.
         """
         count = len(prompts.lengths)
         size = self._batch_size(count)
-        keys = [rng.stream(self.config.seed, f"dyck/{stream}") for stream in streams]
+        keys = [rng.stream(self.config.seed, f"dyck/{way.stream}") for way in completions]
         limits = np.full(count, self.config.room, np.int32) if limits is None else limits
-        parts: list[list[tuple]] = [[] for _ in keys]
+        parts: list[list[tuple]] = [[] for _ in completions]
         # Prompts of like lengths share a batch, which then is done sooner.
         order = np.argsort(prompts.lengths, kind="stable")
         for start in range(0, count, size):
@@ -201,12 +211,12 @@ class Generator:
                 sample_ids=_filled(chosen.astype(np.int32), size),
             )
             cache = self._read_prompts(self._prepared, rows.tokens)
-            for key, of_stream in zip(keys, parts, strict=True):
-                found = self._complete(sampler, self._prepared, cache, rows, judge, key, more)
+            for way, key, of_way in zip(completions, keys, parts, strict=True):
+                found = self._complete(way.sampler, self._prepared, cache, rows, way.judge, key, dict(way.more))
                 found = found.tokens, found.lengths, found.failed, found.queries
-                of_stream.append(jax.tree.map(lambda field, live=rows.live: np.asarray(field)[live], found))
+                of_way.append(jax.tree.map(lambda field, live=rows.live: np.asarray(field)[live], found))
         back = np.argsort(order, kind="stable")
-        together = [jax.tree.map(lambda *fields: np.concatenate(fields)[back], *of_stream) for of_stream in parts]
+        together = [jax.tree.map(lambda *fields: np.concatenate(fields)[back], *of_way) for of_way in parts]
         return [self._completed(Prefixes(tokens, lengths), *others) for tokens, lengths, *others in together]
 
     def _batch_size(self, count: int) -> int:

@@ -5,6 +5,7 @@ These are Tables 3.1, 3.2 and 3.4 of the thesis. A prefix here is a prompt, and 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.verifiers import Probe, rejects
-from padir.dyck.generator import GREEDY, Completed, Generator, Prefixes, nucleus, plain
+from padir.dyck.generator import GREEDY, Completed, Completion, Generator, Prefixes, nucleus, plain
 
 FORCED_STRIDES = (0, 1, 2, 4, 8)
 QUOTAS, STRIDES = (1, 2, 4), (2, 4, 6)
@@ -55,19 +56,17 @@ def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe)
       Of each cell 'Q,B': accuracy, backtracks and queries; and of completions without a verifier, nucleus 0.9 and
       greedy, of the texts that it objected to.
     """
-    cells = {}
+    cells, quotas = {}, range(max(QUOTAS) + 1)
+    ways = [Completion(sampler_of(quota, stride), "inducing", probe) for stride in STRIDES for quota in quotas]
+    completed = iter(generator.complete_all(prefixes, ways))
     for stride in STRIDES:
-        runs = [
-            generator.complete(prefixes, sampler_of(quota, stride), probe, stream="inducing")
-            for quota in range(max(QUOTAS) + 1)
-        ]
+        runs = list(itertools.islice(completed, len(quotas)))
         texts = objections(generator, prefixes, [run.outputs for run in runs[:-1]], probe)
         together = Prefixes(*(np.concatenate(fields) for fields in zip(*texts, strict=True)))
         number = np.repeat(np.arange(1, len(texts) + 1), [len(text.lengths) for text in texts])
-        without = {
-            name: generator.complete(together, plain(sampling), stream="objected").valid
-            for name, sampling in (("nucleus", nucleus(TOP_P)), ("greedy", GREEDY))
-        }
+        ways = [Completion(plain(sampling), "objected") for sampling in (nucleus(TOP_P), GREEDY)]
+        done = generator.complete_all(together, ways)
+        without = {name: each.valid for name, each in zip(("nucleus", "greedy"), done, strict=True)}
         for quota in QUOTAS:
             among = number <= quota
             cells[f"{quota},{stride}"] = {

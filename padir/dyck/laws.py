@@ -24,7 +24,7 @@ from padir.decoding.rejection import (
 )
 from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verifiers import Probe
-from padir.dyck.generator import NO_VERIFIER, Completed, Generator, Prefixes, draw_prompts, nucleus, plain
+from padir.dyck.generator import NO_VERIFIER, Completed, Completion, Generator, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.judges import ActionHead
 from padir.dyck.unseen import QUOTA, STRIDE, distinct, standard_error
 from padir.types import EOS_ID, PyTree
@@ -116,13 +116,13 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
     rows = {EXACT: _of_exact_draws(generator, laws)}
 
     def add(systems: dict[str, System]) -> None:
-        for name, system in systems.items():
-            done = generator.complete(wide, system.sampler, system.judge, stream="laws", **system.more)
+        ways = [Completion(system.sampler, "laws", system.judge, system.more) for system in systems.values()]
+        for (name, system), done in zip(systems.items(), generator.complete_all(wide, ways), strict=True):
             rows[name] = {"judge": system.judged_by, **_measured(generator, done, laws)}
 
     add(unmatched(generator, probe, head))
-    for name in (BACKTRACKING, WALK):
-        add(matched(probe, rows[PLAIN]["queries"], rows[name]["queries"]))
+    costs = rows[PLAIN]["queries"], rows[BACKTRACKING]["queries"], rows[WALK]["queries"]
+    add(matched(probe, costs[0], costs[1]) | matched(probe, costs[0], costs[2]))
     return {
         "systems": rows,
         "prompts": config.law_prompts,

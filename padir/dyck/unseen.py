@@ -5,6 +5,7 @@ These are Tables 3.3, 3.5 and 3.16 of the thesis, and its analysis of errors.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from padir.data.dyck import DyckVerifier, FirstError, first_errors, text_of
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.generation import Verifier
 from padir.decoding.verifiers import RandomVerifier
-from padir.dyck.generator import NO_VERIFIER, Completed, Generator, Prefixes, draw_prompts, nucleus, plain
+from padir.dyck.generator import NO_VERIFIER, Completed, Completion, Generator, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.settings import DyckConfig
 from padir.types import PyTree
 
@@ -56,9 +57,16 @@ def unseen_errors(generator: Generator, probe: Verifier) -> dict[str, Any]:
     config = generator.config
     prompts = draw_prompts(config, config.ood_grammar, "test/prompts", config.num_prompts)
     trained = [named(TRAINED, top_p) for top_p in TOP_PS]
+    compared = systems(config, probe)
+    ways = [
+        Completion(sampler, f"test/{seed}", judge)
+        for sampler, judge in compared.values()
+        for seed in range(config.num_seeds)
+    ]
+    completed = iter(generator.complete_all(prompts, ways))
     rows, wrong, mistakes = {}, {}, {}
-    for name, (sampler, judge) in systems(config, probe).items():
-        runs = [generator.complete(prompts, sampler, judge, stream=f"test/{seed}") for seed in range(config.num_seeds)]
+    for name in compared:
+        runs = list(itertools.islice(completed, config.num_seeds))
         errors = np.array([(~run.valid).sum() for run in runs], float)
         wrong[name] = np.mean([~run.valid for run in runs], axis=0)
         means = [run.means() for run in runs]
@@ -132,14 +140,19 @@ def diversity(generator: Generator, probe: Verifier) -> dict[str, dict[str, floa
     """Distinct outputs among several of the same prompt: mean and standard deviation over prompts, by system."""
     config = generator.config
     prompts = draw_prompts(config, config.ood_grammar, "diversity/prompts", config.diversity_prompts)
-    wide, found = prompts.repeated(config.diversity_draws), {}
-    for name, (sampler, judge) in systems(config, probe).items():
-        if name.split(",")[0] not in (BASELINE, TRAINED):
-            continue
-        outputs = generator.complete(wide, sampler, judge, stream="diversity").outputs
-        counts = distinct(outputs.tokens, config.diversity_draws)
-        found[name] = {"mean": float(counts.mean()), "standard_deviation": float(counts.std())}
-    return found
+    compared = {
+        name: Completion(sampler, "diversity", judge)
+        for name, (sampler, judge) in systems(config, probe).items()
+        if name.split(",")[0] in (BASELINE, TRAINED)
+    }
+    completed = generator.complete_all(prompts.repeated(config.diversity_draws), list(compared.values()))
+    counts = {
+        name: distinct(done.outputs.tokens, config.diversity_draws)
+        for name, done in zip(compared, completed, strict=True)
+    }
+    return {
+        name: {"mean": float(count.mean()), "standard_deviation": float(count.std())} for name, count in counts.items()
+    }
 
 
 def distinct(tokens: np.ndarray, draws: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from padir.data.dyck import first_errors
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.verifiers import RandomVerifier
-from padir.dyck.generator import GREEDY, Prefixes, draw_prompts, nucleus, plain
+from padir.dyck.generator import GREEDY, Completion, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.language_model import SOURCE, model_of
 
 CONFIG = tiny_dyck.CONFIG
@@ -59,14 +59,14 @@ def test_a_random_verifier_judges_every_prompt_and_stream_anew(generator):
     """Equal prompts, completed greedily, have equal prefixes; only judgements can tell them apart."""
     equal = Prefixes(np.zeros((40, 7), np.int32), np.zeros(40, np.int32))
     sampler = Backtracking(quota=6, stride=1, sampling=GREEDY)
-    one, two = generator.complete_all(equal, sampler, RandomVerifier(), streams=["one", "two"])
+    one, two = generator.complete_all(equal, [Completion(sampler, each, RandomVerifier()) for each in ("one", "two")])
     assert len(np.unique(one.outputs.tokens, axis=0)) == 1 < len(np.unique(one.backtracks))
     assert (one.backtracks != two.backtracks).any()
 
 
 def test_completion_depends_on_the_prompts_number_and_the_stream_alone(generator, prompts):
     """Not on the size of batches; and a second stream draws other tokens. Counts are those of the tokens."""
-    first, other = generator.complete_all(prompts, plain(nucleus(1.0)), streams=["one", "two"])
+    first, other = generator.complete_all(prompts, [Completion(plain(nucleus(1.0)), each) for each in ("one", "two")])
     small = tiny_dyck.generator(decode_batch=16).complete(prompts, plain(nucleus(1.0)), stream="one")
     np.testing.assert_array_equal(first.outputs.tokens, small.outputs.tokens)
     assert (first.outputs.tokens != other.outputs.tokens).any()
