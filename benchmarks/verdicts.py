@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-FACTS = ("commit", "date", "device", "cpu", "cpu_features", "cpu_count", "platform", "python", "versions", "command")
+FACTS = ("date", "device", "cpu", "cpu_features", "cpu_count", "platform", "python", "versions", "command")
 
 
 def parts_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -38,8 +38,8 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
       runs: parts of each run; see `parts_of`.
 
     Returns:
-      'seeds', 'facts' and 'seconds' of the runs, 'parts' with lists of {claim, relation, limit, measured, passed}, the
-      last two one for each run, and 'left_out' parts. Facts are by name what the compared parts say of their run.
+      'seeds', 'commits', 'facts' and 'seconds' of the runs, 'parts' with lists of {claim, relation, limit, measured,
+      passed}, the last two one for each run, and 'left_out' parts. Facts are by name what the parts say of their run.
 
     Raises:
       SystemExit: two runs have the same seed, or their claims differ.
@@ -62,6 +62,7 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         ]
     return {
         "seeds": seeds,
+        "commits": [sorted({part["facts"]["commit"] for part in run.values()}) for run in runs],
         "facts": [facts_of([run[name]["facts"] for name in shared]) for run in runs],
         "seconds": [sum(run[name]["seconds"] for name in shared) for run in runs],
         "parts": parts,

@@ -34,7 +34,7 @@ def test_claims_are_compared_by_place(load_script, tmp_path, monkeypatch, capsys
     found = json.loads(output.read_text())
     assert found["seeds"] == [0, 1] and found["left_out"] == ["b"] and found["seconds"] == [2.0, 2.0]
     zero, one = found["facts"]
-    assert zero["commit"] == ["commit0"] and one["commit"] == ["commit1"] and zero["cpu_count"] == [os.cpu_count()]
+    assert found["commits"] == [["commit0"], ["commit1"]] and zero["cpu_count"] == [os.cpu_count()]
     # Of the parts that are compared.
     assert zero["command"] == one["command"] == ["learn a"]
     assert [claim["passed"] for claim in found["parts"]["a"]] == [[True, True], [True, False]]
