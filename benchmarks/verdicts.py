@@ -62,7 +62,7 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         ]
     return {
         "seeds": seeds,
-        "commits": [sorted({part["facts"]["commit"] for part in run.values()}) for run in runs],
+        "commits": [sorted({run[name]["facts"]["commit"] for name in shared}) for run in runs],
         "facts": [facts_of([run[name]["facts"] for name in shared]) for run in runs],
         "seconds": [sum(run[name]["seconds"] for name in shared) for run in runs],
         "parts": parts,

@@ -12,23 +12,27 @@
 # Variables: JOBSET (its name), IMAGE (a container image with padir), ACCELERATOR and TOPOLOGY (labels of the slices'
 #   node pools), CHIPS (per host; default 4), SLICES (their number; default 1), RESTARTS (at most; default 100),
 #   SERVICE_ACCOUNT (the Kubernetes service account by which pods use the bucket; default that of the namespace), CLAIM
-#   (a ReadWriteMany volume claim, unless what is written lies in a bucket), MOUNT (where the volume is mounted; default
+#   (a ReadWriteMany volume claim, unless the job writes to a gs:// address), MOUNT (where the volume is mounted; default
 #   /runs), PADIR (the command; default padir).
 
 # shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 needs JOBSET IMAGE ACCELERATOR TOPOLOGY
-# What the job writes; the pods' own disks end with them.
-written=("$run_dir")
-if [[ $subcommand != train ]]; then
-  written=()
-  for argument; do
-    [[ $argument != --output=* && $argument != --output_dir=* ]] || written+=("${argument#*=}")
-  done
+# What the job writes must outlive the pods' own disks.
+if [[ -z ${CLAIM-} ]]; then
+  written=$run_dir option='RUN_DIR'
+  if [[ $subcommand != train ]]; then
+    written='' option=--output
+    [[ $subcommand == translate ]] || option=--output_dir
+    before=''
+    for argument; do
+      [[ $argument != "$option="* ]] || written=${argument#*=}
+      [[ $before != "$option" ]] || written=$argument
+      before=$argument
+    done
+  fi
+  [[ $written == gs://* ]] || usage "unless $option is a gs:// address, set CLAIM"
 fi
-for path in "${written[@]}"; do
-  [[ -n ${CLAIM-} || $path == gs://* ]] || usage "$path is not a gs:// address; set CLAIM, or choose one"
-done
 [[ $TOPOLOGY =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || usage "TOPOLOGY=$TOPOLOGY must have the form 4x4 or 2x2x4"
 chips=$((${TOPOLOGY//x/ * })) per_host=${CHIPS:-4}
 ((chips % per_host == 0)) || usage "$TOPOLOGY has $chips chips, which is not a multiple of CHIPS=$per_host"

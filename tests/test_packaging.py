@@ -101,13 +101,14 @@ def test_core_requires_no_tensorflow(wheel):
     assert _requirement_names(metadata, "data") == {"seqio", "importlib-resources", *tensorflow}
 
 
-def _distribution(module):
-    """The distribution that has a module; several share a namespace such as google."""
-    owners = importlib.metadata.packages_distributions()[module.split(".")[0]]
-    if len(owners) > 1:
+def _distribution(module, origins):
+    """The distribution that has a module, of those by top-level package; several share a namespace such as google."""
+    owners = origins[module.split(".")[0]]
+    if len(set(owners)) > 1:
         path = module.replace(".", "/")
         owned = {owner: {file.as_posix() for file in importlib.metadata.files(owner)} for owner in owners}
-        owners = [owner for owner in owners if owned[owner] & {f"{path}.py", f"{path}/__init__.py"}] or owners
+        owners = [owner for owner in owners if owned[owner] & {f"{path}.py", f"{path}/__init__.py"}]
+        assert len(owners) == 1, f"{module} is in {owners}; import a module of one of them"
     return owners[0].lower().replace("_", "-")
 
 
@@ -122,7 +123,8 @@ def test_what_is_imported_is_required(wheel):
                 imported.add(node.module)
     # COMET runs in an environment of its own.
     not_required = set(sys.stdlib_module_names) | {"padir", "tasks", "comet"}
-    needed = {_distribution(module) for module in imported if module.split(".")[0] not in not_required}
+    origins = importlib.metadata.packages_distributions()
+    needed = {_distribution(module, origins) for module in imported if module.split(".")[0] not in not_required}
     assert {"jax", "gin-config", "google-auth", "pillow", "scipy"} <= needed
     metadata = _metadata(wheel)
     extras = set().union(*(_requirement_names(metadata, extra) for extra in ("data", "gcs", "serve")))

@@ -109,7 +109,7 @@ OWN_PATHS = {
     "padir.benchmark.facts",
     "padir.benchmark.latency",
     "padir.benchmark.workloads",
-    "padir.cli.config",
+    "padir.cli.gin_files",
     "padir.compilation.deviceless",
     "padir.demo.run",
     "padir.inference.load_program",

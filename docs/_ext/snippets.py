@@ -58,6 +58,7 @@ def check_padir(words: list[str]) -> None:
     from padir.cli import config
     from padir.cli import main as cli
     from padir.cli.commands import COMMANDS
+    from padir.cli.gin_files import gin_folder
 
     if len(words) > 1 and words[1] in ("--help", "--version"):
         return
@@ -74,7 +75,7 @@ def check_padir(words: list[str]) -> None:
             bindings.append(argument.removeprefix("--gin."))
         elif flag.startswith("--") and flag[2:].removeprefix("no-") not in known and flag[2:] not in known:
             raise ValueError(f"padir {name} has no flag {flag}")
-    folder = config.gin_folder()
+    folder = gin_folder()
     # runs/x.gin comes with padir; runs/ar/train.gin is what a run of the user's has kept.
     folders = {path.name for path in folder.iterdir()}
     shipped = [file for file in gin_files if os.path.dirname(file) in folders]

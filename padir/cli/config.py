@@ -9,24 +9,22 @@ from __future__ import annotations
 import functools
 import importlib.util  # noqa: F401  gin uses it without importing it
 import inspect
-import io
 import os
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import gin
-from padir.cli import user_classes
+from padir.cli import gin_files, user_classes
 from padir.cli.commands import COMMANDS, Command
 from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
 from padir.errors import PadirError, kind_of
 from padir.files.atomic import make_folder, write_text
-from padir.files.paths import as_path, is_bucket, local_path
+from padir.files.paths import as_path, local_path
 from padir.runtime.distributed import is_first
 
 # By the names that gin files bind to.
@@ -89,49 +87,19 @@ _CONFIGURABLES = {
 _user_modules: dict[str, str] = {}
 
 
-def gin_folder() -> Path:
-    """The gin files that come with padir: the checkout's `gin/`, or the installed wheel's copy."""
-    package = Path(__file__).resolve().parents[1]
-    checkout = package.parent / "gin"
-    return checkout if (checkout / "models").is_dir() else package / "gin_files"
-
-
-# Folders to look for gin files in, after the working directory. gin's own list of them can only grow: a parse would
-# find the files of an earlier one.
-_search_folders: list[str] = []
-
-
-def _find(name: str) -> Path | None:
-    if is_bucket(name):
-        return as_path(name)
-    paths = (Path(folder) / name for folder in _search_folders)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _open_found(name: str) -> TextIO:
-    path = _find(name)
-    try:
-        text = io.StringIO(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PadirError(f"{path}: there is no such gin file; correct its name in --gin_file or include") from None
-    # gin says where a mistake stands.
-    text.name = str(path)
-    return text
-
-
 # gin's own last resort reads a/b.gin from an importable package `a`, and fails where `a` is a folder without
 # __init__.py: a user's runs/, say.
-gin.config._FILE_READERS[:] = [(open, os.path.isfile), (_open_found, lambda name: _find(name) is not None)]
+gin.config._FILE_READERS[:] = [(open, os.path.isfile), (gin_files.opened, gin_files.found)]
 
 
-def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
+def parse(names: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
     """Reads gin files, then bindings on top of them.
 
     A name with a module that padir does not have, `@my_policies.RemaskRare()`, is taken from that module of the user's;
     see `user_classes`.
 
     Args:
-      gin_files: gs:// addresses, or names found in the working directory, `search_paths`, or the files that come with
+      names: gin files: gs:// addresses, or found in the working directory, `search_paths`, or the files that come with
         padir.
       bindings: 'NAME=VALUE', VALUE in gin's syntax (strings are quoted).
       search_paths: further local folders to look in.
@@ -140,31 +108,30 @@ def parse(gin_files: Sequence[str], bindings: Sequence[str], search_paths: Seque
       PadirError: a file, name or value that gin cannot take (names it, and where it stands), or a value of another
         type than its parameter has.
     """
-    _search_folders[:] = [*search_paths, str(gin_folder())]
-    beside = [os.path.dirname(os.path.abspath(name)) for name in gin_files if os.path.isfile(name)]
-    for name in gin_files:
-        as_path(name)  # Refuses what is neither local nor in a bucket.
+    gin_files.search_folders[:] = [*search_paths, str(gin_files.gin_folder())]
+    beside = [os.path.dirname(os.path.abspath(name)) for name in names if os.path.isfile(name)]
     for folder in search_paths:
         local_path(folder)
     while True:
         gin.clear_config(clear_constants=False)
         try:
-            _parse_once(gin_files, bindings)
+            _parse_once(names, bindings)
             break
         except (ValueError, SyntaxError, OSError, TypeError, NameError) as error:
             # gin names one unknown class at a time; each is registered once, so this ends.
             if _register_users_own(str(error), [os.getcwd(), *search_paths, *beside]):
                 continue
             if isinstance(error, PadirError):
-                raise
-            searched = f"Searched the working directory, {', '.join(_search_folders)}"
+                # gin adds lines that say where an include stands.
+                raise kind_of(_original(error))(_one_line(error)) from error
+            searched = f"Searched the working directory, {', '.join(gin_files.search_folders)}"
             reason = _one_line(error).replace("Searched config paths: ['']", searched)
             raise PadirError(f"gin: {reason}{_instead(reason)}") from error
     _check_types()
 
 
-def _parse_once(gin_files: Sequence[str], bindings: Sequence[str]) -> None:
-    gin.parse_config_files_and_bindings(list(gin_files), None, finalize_config=False)
+def _parse_once(names: Sequence[str], bindings: Sequence[str]) -> None:
+    gin.parse_config_files_and_bindings(list(names), None, finalize_config=False)
     statements = _statements()
     macros = {name for name in statements if name.isidentifier()}.union(*map(macros_in, statements.values()))
     for binding in bindings:

@@ -138,10 +138,16 @@ def _run(options: argparse.Namespace, bindings: list[str]) -> None:
 def _keep_compiled(folder: str) -> None:
     import jax
 
-    from padir.files.paths import as_path
+    from padir.files.paths import as_path, is_bucket
 
-    # JAX's cache reads and writes buckets itself, through what `as_path` has set up.
-    jax.config.update("jax_compilation_cache_dir", str(as_path(folder)))
+    # JAX's cache reads and writes buckets by itself, through what `as_path` has set up.
+    place = as_path(folder)
+    if is_bucket(place):
+        # JAX would only warn of a bucket that it may not use.
+        place.exists()
+        # XLA's own caches beside it, which GPUs have, need a local folder.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    jax.config.update("jax_compilation_cache_dir", str(place))
     # By default JAX keeps only slow compilations, but a small model's request needs many quick ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

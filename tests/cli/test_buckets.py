@@ -66,8 +66,17 @@ def test_a_gin_file(bucket, capsys):
     assert status == 2 and "NetworkConfig" in line and f'In file "{base}", line 2' in line
     status, line = said(capsys, "checkpoint", "x", f"--gin_file={bucket}/none.gin")
     assert status == 2 and line.startswith(f"padir checkpoint: {bucket}/none.gin: there is no such gin file; correct")
-    status, line = said(capsys, "checkpoint", "x", "--gin_file=s3://bucket/run.gin")
-    assert status == 2 and "s3:// is not supported" in line
+    run.write_text(f"include '{bucket}/none.gin'\n")
+    status, line = said(capsys, "checkpoint", "x", f"--gin_file={run}")
+    assert status == 2 and line.startswith(f"padir checkpoint: {bucket}/none.gin: there is no such gin file; correct")
+    assert f'In file "{run}", line 1' in line
+    run.write_bytes(b"checkpoint.path = '\xff'\n")
+    status, line = said(capsys, "checkpoint", "x", f"--gin_file={run}")
+    assert status == 2 and line.startswith(f"padir checkpoint: {run}: this gin file is not UTF-8")
+    run.write_text("include 's3://bucket/run.gin'\n")
+    for name in ("s3://bucket/run.gin", run):
+        status, line = said(capsys, "checkpoint", "x", f"--gin_file={name}")
+        assert status == 2 and line.startswith("padir checkpoint: s3://bucket/run.gin: s3:// is not supported")
     status, line = said(capsys, "checkpoint", "x", f"--gin_search_path={bucket}")
     assert status == 2 and line.startswith(f"padir checkpoint: {bucket}: this must be a local path")
 
@@ -90,6 +99,11 @@ def test_compiled_programs_are_kept_in_a_bucket(tiny, bucket, emulator, run_pyth
     assert {path.name for path in as_path(f"{bucket}/compiled").glob("*-cache")} == {
         name.rpartition("/")[2] for name in compiled
     }
+
+
+def test_a_bucket_for_compiled_programs_that_is_not_there(capsys):
+    status, line = said(capsys, "checkpoint", "x", "--compilation_cache=gs://no-such-bucket/compiled")
+    assert status == 2 and line.startswith("padir checkpoint: gs://no-such-bucket: no such bucket; create it")
 
 
 @pytest.mark.parametrize(("name", "option"), [(name, each) for name in COMMANDS for each in COMMANDS[name].local])

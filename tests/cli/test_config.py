@@ -6,7 +6,7 @@ import typing
 import pytest
 
 import gin
-from padir.cli import config
+from padir.cli import config, gin_files
 from padir.cli.commands import COMMANDS
 from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in
@@ -60,7 +60,7 @@ def test_a_search_path_is_forgotten(tmp_path):
         assert gin.query_parameter("train.run_dir") == folder
     message = failure(["mine.gin"])
     assert message.startswith("gin: Unable to open file: mine.gin. Searched the working directory, ")
-    assert str(tmp_path) not in message and str(config.gin_folder()) in message
+    assert str(tmp_path) not in message and str(gin_files.gin_folder()) in message
 
 
 WRONG_TYPES = {

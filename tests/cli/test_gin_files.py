@@ -8,7 +8,7 @@ import pytest
 import snippets
 
 import gin as gin_config
-from padir.cli import config
+from padir.cli import config, gin_files
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
@@ -32,7 +32,7 @@ from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.types import TokenIds
 
-FOLDER = config.gin_folder()
+FOLDER = gin_files.gin_folder()
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin"))
 RUNS = [name for name in FILES if name.startswith("runs/") and re.search(r"(_ar|_padir)\.gin$", name)]
 DECODES = [name for name in FILES if name.startswith("decode/")]

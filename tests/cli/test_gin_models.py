@@ -6,13 +6,13 @@ import re
 import pytest
 
 import gin as gin_config
-from padir.cli import config
+from padir.cli import config, gin_files
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.objectives.corruption import CorruptionConfig
 from padir.types import TokenIds
 
-MODELS = config.gin_folder() / "models"
+MODELS = gin_files.gin_folder() / "models"
 AR = "models/autoregressive.gin"
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from padir import __version__, errors
-from padir.cli import config
+from padir.cli import config, gin_files
 from padir.cli import main as cli
 from padir.cli.commands import COMMANDS
 from padir.data.manifest import Manifest
@@ -227,7 +227,7 @@ def test_every_command_names_a_function_and_its_own_example(command):
     assert f"padir {command.name} " in command.example
     flags = cli.flags_of(command)
     assert command.positional is None or command.positional in flags
-    assert all((config.gin_folder() / name).is_file() for name in command.gin_files)
+    assert all((gin_files.gin_folder() / name).is_file() for name in command.gin_files)
 
 
 def test_flags_are_the_plain_parameters():

@@ -280,7 +280,7 @@ def test_a_job_in_a_bucket_needs_no_volume(launch):
     assert "volumes" not in pod and "volumeMounts" not in container
     assert pod["serviceAccountName"] == "trainer"
     refused = launch("gke.sh", "--dry-run", "mine.gin", "/runs/ar", **variables)
-    assert refused.returncode == 2 and "/runs/ar is not a gs:// address; set CLAIM" in refused.stderr
+    assert refused.returncode == 2 and "unless RUN_DIR is a gs:// address, set CLAIM" in refused.stderr
 
 
 @pytest.mark.parametrize(("subcommand", "option"), [("translate", "--output"), ("distill", "--output_dir")])
@@ -288,10 +288,12 @@ def test_of_another_job_the_output_must_be_in_a_bucket(launch, subcommand, optio
     """The model may be one that comes with padir."""
     variables = {name: value for name, value in PLATFORMS["gke.sh"].items() if name != "CLAIM"}
     words = ["--dry-run", "mine.gin", "tatoeba_de_en_ar", "--"]
-    done = launch("gke.sh", *words, f"{option}=gs://my-bucket/out", SUBCOMMAND=subcommand, **variables)
-    assert done.returncode == 0 and f"{option}=gs://my-bucket/out" in done.stdout
-    refused = launch("gke.sh", *words, f"{option}=/out", SUBCOMMAND=subcommand, **variables)
-    assert refused.returncode == 2 and "/out is not a gs:// address; set CLAIM" in refused.stderr
+    for there in ([f"{option}=gs://my-bucket/out"], [option, "gs://my-bucket/out"]):
+        done = launch("gke.sh", *words, *there, SUBCOMMAND=subcommand, **variables)
+        assert done.returncode == 0 and "gs://my-bucket/out" in done.stdout
+    for here in ([f"{option}=/out"], [option, "/out"], []):
+        refused = launch("gke.sh", *words, *here, SUBCOMMAND=subcommand, **variables)
+        assert refused.returncode == 2 and f"unless {option} is a gs:// address, set CLAIM" in refused.stderr
 
 
 @pytest.mark.parametrize(
