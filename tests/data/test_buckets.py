@@ -83,6 +83,12 @@ def test_pairs_of_one_file(corpora, bucket, tmp_path, kind):
     assert list(there.source_files.values()) == list(here.source_files.values())
 
 
+def uploaded(requests):
+    """The names of the objects that were sent, but for the lock, which may be renewed at any time."""
+    names = [request.query["name"].split("/")[-1] for request in requests if request.query.get("uploadType")]
+    return [name for name in names if name != ".lock"]
+
+
 # The command, whose whole process group is killed once a file is there.
 KILLED = """
 import os, signal, sys, threading, time
@@ -127,9 +133,7 @@ def test_preparation_goes_on_where_it_was_killed(corpora, bucket, emulator, run_
     with emulator.faults.happen(lambda request: None) as requests:
         prepare_lib.prepare(task(corpora[0]), f"{bucket}/set", SETTINGS)
     assert "waiting for it" in capsys.readouterr().err
-    names = [request.query["name"].split("/")[-1] for request in requests if request.query.get("uploadType")]
-    # The lock is renewed at any time.
-    sent = [name for name in names if name != ".lock"]
+    sent = uploaded(requests)
     assert not {"vocabulary.model", "train-00000.array_record"} & set(sent) and sent[-1] == "manifest.json"
     prepare_lib.prepare(task(corpora[1]), tmp_path / "set", SETTINGS)
     names = [name for name in files_below(as_path(f"{bucket}/set")) if name != "prepare.gin"]
@@ -151,7 +155,7 @@ def test_preparation_goes_on_where_it_failed(corpora, bucket, emulator):
         PreparedSet.open(place)
     with emulator.faults.happen(lambda request: None) as requests:
         manifest = prepare_lib.prepare(task(corpora[0]), place, SETTINGS)
-    sent = [request.query["name"].split("/")[-1] for request in requests if request.query.get("uploadType")]
+    sent = uploaded(requests)
     # The vocabulary and the first part were whole.
     assert not {"vocabulary.model", "train-00000.array_record"} & set(sent)
     assert "train-00001.array_record" in sent and sent[-1] == "manifest.json"
