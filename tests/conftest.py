@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib.util
 import shutil
@@ -295,6 +296,14 @@ def run_python(compilation_cache):
         return subprocess.CompletedProcess(command, child.returncode, out, err)
 
     return run
+
+
+@pytest.fixture
+def failing(emulator, run_python, tmp_path):
+    """Returns failing(command, written, fault); see `failing_commands.fails`."""
+    from failing_commands import fails
+
+    return functools.partial(fails, emulator, run_python, tmp_path / "kill")
 
 
 @pytest.fixture(scope="session")

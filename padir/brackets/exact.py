@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from padir import rng
 from padir.brackets import balance, sequences
@@ -73,7 +72,10 @@ def _p_value(language: DyckLanguage, every: np.ndarray, drawn: np.ndarray) -> fl
     rare = expected < 5
     if rare.any():
         observed, expected = (np.append(of[~rare], of[rare].sum()) for of in (observed, expected))
-    return float(scipy.stats.chisquare(observed, expected).pvalue)
+    # Here, because it takes more than a second to import, and every command imports this module.
+    from scipy.stats import chisquare
+
+    return float(chisquare(observed, expected).pvalue)
 
 
 def _random_prefixes(config: BracketsConfig) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 
 from padir import rng
 from padir.brackets import accuracy, balance
@@ -83,6 +82,9 @@ def _of_seed(params: Params, index: int) -> Params:
 
 def compared(standard: dict[str, Any], contrastive: dict[str, Any]) -> dict[str, Any]:
     """Pairs of runs: ratios of β, differences of long accuracies with 95% intervals, and rank correlations."""
+    # Here, because it takes more than a second to import, and every command imports this module.
+    from scipy.stats import spearmanr
+
     ratios = np.array(contrastive["beta"]) / np.array(standard["beta"])
     found: dict[str, Any] = {"beta_ratio": float(np.median(ratios))}
     for which in ("closing", "every"):
@@ -94,7 +96,7 @@ def compared(standard: dict[str, Any], contrastive: dict[str, Any]) -> dict[str,
             "higher": int((gains > 0).sum()),
             "mean_gain": float(gains.mean()),
             "interval": [low, high],
-            "correlation": float(scipy.stats.spearmanr(betas, accuracies).statistic),
+            "correlation": float(spearmanr(betas, accuracies).statistic),
         }
     return found
 
@@ -103,7 +105,9 @@ def _interval(gains: np.ndarray) -> tuple[float, float]:
     """95% interval of the mean by Student's t; NaN for a single one."""
     if len(gains) < 2:
         return float("nan"), float("nan")
-    half = scipy.stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
     return float(gains.mean() - half), float(gains.mean() + half)
 
 

@@ -2,11 +2,10 @@
 
 import gzip
 import json
-import signal
-import time
 
 import numpy as np
 import pytest
+from failing_commands import KILL
 
 from padir.data import prepare as prepare_lib
 from padir.data.manifest import PrepareSettings, TaskConfig
@@ -89,21 +88,7 @@ def uploaded(requests):
     return [name for name in names if name != ".lock"]
 
 
-# The command, whose whole process group is killed once a file is there.
-KILLED = """
-import os, signal, sys, threading, time
-from pathlib import Path
-from padir.cli.main import main
-def kill():
-    while not Path(sys.argv[1]).exists():
-        time.sleep(0.05)
-    os.killpg(0, signal.SIGKILL)
-threading.Thread(target=kill, daemon=True).start()
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-def test_preparation_goes_on_where_it_was_killed(corpora, bucket, emulator, run_python, tmp_path, monkeypatch, capsys):
+def test_preparation_goes_on_where_it_was_killed(corpora, bucket, emulator, failing, tmp_path, monkeypatch, capsys):
     """While a part is sent; the lock of whoever was killed is taken over."""
     train, validation = "('src.gz', 'tgt')", "('src.gz', 'tgt')"
     (tmp_path / "run.gin").write_text(
@@ -116,17 +101,7 @@ def test_preparation_goes_on_where_it_was_killed(corpora, bucket, emulator, run_
         "PrepareSettings.records_per_shard = 2\n"
     )
     command = ["prepare", f"--gin_file={tmp_path / 'run.gin'}", f"--output_dir={bucket}/set"]
-
-    def kill(request):
-        if not request.query.get("name", "").endswith("train-00001.array_record"):
-            return None
-        (tmp_path / "kill").touch()
-        time.sleep(0.5)
-        return "drop"
-
-    with emulator.faults.happen(kill):
-        ended = run_python(KILLED, tmp_path / "kill", *command)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    failing(command, "/set/train-00001.array_record", KILL)
     names = files_below(as_path(f"{bucket}/set"))
     assert ".lock" in names and "train-00000.array_record" in names and "manifest.json" not in names
     monkeypatch.setattr("padir.files.locks.LEASE_SECONDS", 1.0)

@@ -203,7 +203,7 @@ def test_without_any_result_everything_is_yet_to_be_run(tmp_path):
     assert text.count("| not run") == 48
 
 
-def test_results_and_tables_in_a_bucket(bucket, tmp_path, emulator, monkeypatch):
+def test_results_and_tables_in_a_bucket(bucket, tmp_path, emulator, quick_retries):
     results = {"padir": result(bleu=31.0), "ar": result(system=AR, bleu=32.5)}
     for folder in (as_path(bucket) / "results", tmp_path / "results"):
         if folder.parent == tmp_path:
@@ -219,10 +219,5 @@ def test_results_and_tables_in_a_bucket(bucket, tmp_path, emulator, monkeypatch)
     assert as_path(f"{bucket}/out/tables.md").read_text() == (tmp_path / "out/tables.md").read_text()
     with pytest.raises(PadirError, match=f"^{bucket}/none.json: no such file or folder"):
         tables(results=[f"{bucket}/none.json"], output_dir=f"{bucket}/out")
-    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", _at_once)
     with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer"):
         tables(results=[given], output_dir=f"{bucket}/out")
-
-
-async def _at_once(seconds, *rest):
-    pass

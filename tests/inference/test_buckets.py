@@ -26,15 +26,6 @@ def corpus(bucket):
     return Corpus(f"{bucket}/in", 600)
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Requests are tried again without waiting."""
-    import asyncio
-
-    sleep = asyncio.sleep
-    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", lambda seconds, *rest: sleep(0))
-
-
 def sharded(corpus, output, **options):
     given = {"run_dir": "run", "inputs": corpus.inputs, "output": f"{output}", "shards": SHARDS}
     return translate_files(**given | options)
@@ -190,14 +181,14 @@ def test_what_is_damaged_is_named_and_made_again(stand_in, corpus, bucket, capfd
 
 
 @pytest.mark.parametrize("fault", ["drop", "truncate", "lose", "slow", 503, 429])
-def test_requests_that_fail_now_and_then(stand_in, corpus, bucket, emulator, at_once, fault):
+def test_requests_that_fail_now_and_then(stand_in, corpus, bucket, emulator, quick_retries, fault):
     chance = random.Random(1)
     with emulator.faults.happen(lambda request: fault if chance.random() < 0.15 else None):
         total = sharded(corpus, f"{bucket}/out")
     assert total == corpus.check(f"{bucket}/out", SHARDS)
 
 
-def test_a_storage_that_does_not_come_back(stand_in, corpus, bucket, emulator, at_once, capfd):
+def test_a_storage_that_does_not_come_back(stand_in, corpus, bucket, emulator, quick_retries, capfd):
     """Status 74 in the middle; the lines of the shard stay here; what was whole stays, and the same command ends it."""
     output = as_path(f"{bucket}/out")
 
@@ -220,7 +211,9 @@ def test_a_storage_that_does_not_come_back(stand_in, corpus, bucket, emulator, a
     corpus.check(output, SHARDS)
 
 
-def test_what_an_interrupted_stream_wrote_is_kept_and_goes_with_success(stand_in, corpus, bucket, emulator, at_once):
+def test_what_an_interrupted_stream_wrote_is_kept_and_goes_with_success(
+    stand_in, corpus, bucket, emulator, quick_retries
+):
     output = f"{bucket}/one"
     decode = stand_in.decode_ids
 

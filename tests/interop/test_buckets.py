@@ -15,12 +15,8 @@ from padir.interop.t5x_checkpoint import find_checkpoint, read_checkpoint
 
 
 @pytest.fixture
-def at_once(monkeypatch):
-    """Requests are tried again without waiting."""
-    import asyncio
-
-    sleep = asyncio.sleep
-    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", lambda seconds, *rest: sleep(0))
+def at_once(quick_retries, monkeypatch):
+    """Requests are tried again without waiting, by TensorStore too."""
     monkeypatch.setattr(t5x_checkpoint, "_RETRIES", {"max_retries": 2, "initial_delay": "1ms", "max_delay": "2ms"})
 
 

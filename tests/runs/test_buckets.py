@@ -3,8 +3,6 @@
 import gzip
 import json
 import random
-import signal
-import time
 import zipfile
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from failing_commands import KILL
 from stand_in import sentence, train_vocabulary
 from tiny_runs import Tiny
 from uploads import upload
@@ -64,15 +63,6 @@ def run(local, bucket):
     return str(upload(local, f"{bucket}/ar"))
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Requests are tried again without waiting."""
-    import asyncio
-
-    sleep = asyncio.sleep
-    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", lambda seconds, *rest: sleep(0))
-
-
 def params_of(path, **options):
     return open_model(path, sharding.make_mesh(), **options).params
 
@@ -101,47 +91,8 @@ def test_average(local, run, bucket, tmp_path):
         average(run_dir=run, output_dir=f"{bucket}/mean", last=2)
 
 
-# A command in a process of its own, which is killed when a file appears; gcsfs tries requests again without waiting. In
-# the test's process TensorStore would go on writing when the command has ended.
-COMMAND = """
-import asyncio, os, signal, sys, threading, time
-from pathlib import Path
-import gcsfs.retry
-from padir.cli.main import main
-sleep = asyncio.sleep
-gcsfs.retry.asyncio.sleep = lambda seconds, *rest: sleep(0)
-def kill():
-    while not Path(sys.argv[1]).exists():
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGKILL)
-threading.Thread(target=kill, daemon=True).start()
-sys.exit(main(sys.argv[2:]))
-"""
-# What is written while the command is killed. TensorStore, which writes arrays, tries for a quarter of an hour, so its
-# error is not waited for.
-KILL = "kill"
+# TensorStore, which writes arrays, tries for a quarter of an hour, so its error is not waited for.
 ARRAYS = "checkpoints/3/params/ocdbt.process_0/"
-
-
-@pytest.fixture
-def failing(bucket, emulator, run_python, tmp_path):
-    """Returns failing(command, written, fault): runs a command, in whose folder `out` a file cannot be written."""
-
-    def failing(command, written, fault):
-        def fails(request):
-            if request.method != "POST" or f"out/{written}" not in request.query.get("name", ""):
-                return None
-            if fault != KILL:
-                return fault
-            (tmp_path / "kill").touch()
-            time.sleep(0.5)
-            return "drop"
-
-        with emulator.faults.happen(fails):
-            ended = run_python(COMMAND, tmp_path / "kill", *command)
-        assert ended.returncode == (-signal.SIGKILL if fault == KILL else 74), ended.stderr.decode()
-
-    return failing
 
 
 @pytest.mark.parametrize(
@@ -151,7 +102,7 @@ def failing(bucket, emulator, run_python, tmp_path):
 )
 def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket, failing, written, fault):
     command = ["average", f"--run_dir={run}", f"--output_dir={bucket}/out", "--last=2"]
-    failing(command, written, fault)
+    failing(command, f"/out/{written}", fault)
     with pytest.raises(PadirError, match="no trained model found" if written == "model.json" else "no checkpoint"):
         params_of(f"{bucket}/out")
     assert cli.main(command) == 0
@@ -161,13 +112,12 @@ def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket,
 
 def test_an_export_and_an_import_that_are_killed_are_made_by_the_same_commands(local, run, bucket, failing, tmp_path):
     command = ["export", f"--run_dir={run}", f"--output_dir={bucket}/out/hf"]
-    failing(command, "hf/config.json", KILL)
+    failing(command, "/out/hf/config.json", KILL)
     with pytest.raises(PadirError, match="no trained model found"):
         padir.load(f"{bucket}/out/hf")
     assert cli.main(command) == 0
-    (tmp_path / "kill").unlink()
     command = ["import", f"--source={bucket}/out/hf", f"--output_dir={bucket}/out/run"]
-    failing(command, "run/checkpoints/0/params/ocdbt.process_0/", KILL)
+    failing(command, "/out/run/checkpoints/0/params/ocdbt.process_0/", KILL)
     with pytest.raises(PadirError, match="no checkpoint"):
         params_of(f"{bucket}/out/run")
     assert cli.main(command) == 0
@@ -186,7 +136,7 @@ def test_export_and_import(local, run, bucket):
         export_checkpoint(run_dir=run, output_dir=f"{bucket}/hf")
 
 
-def test_import_of_t5x(bucket, tmp_path, at_once, emulator):
+def test_import_of_t5x(bucket, tmp_path, quick_retries, emulator):
     with zipfile.ZipFile(GOLDEN / "t5x_checkpoint_0.zip") as archive:
         archive.extractall(tmp_path / "checkpoint_0")
     source = upload(tmp_path / "checkpoint_0", f"{bucket}/checkpoint_0")
@@ -200,7 +150,7 @@ def test_import_of_t5x(bucket, tmp_path, at_once, emulator):
     assert_same(params_of(str(source)), params_of(tmp_path / "checkpoint_0"))
 
 
-def test_damage_is_named(run, emulator, at_once):
+def test_damage_is_named(run, emulator, quick_retries):
     weights = next(name for name in files_below(as_path(run)) if name.startswith("checkpoints/3/params/d/"))
     path = as_path(run) / weights
     whole = path.read_bytes()
@@ -219,7 +169,7 @@ def test_damage_is_named(run, emulator, at_once):
     assert caught.value.status == 74
 
 
-def test_a_verifier(bucket, emulator, at_once):
+def test_a_verifier(bucket, emulator, quick_retries):
     generator = {"network": {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}}
     probe, folder = Probe.fresh((4, 7), jax.random.key(1)), f"{bucket}/verifier"
     with pytest.raises(PadirError, match=rf"^{folder}: there is no verifier here"):
@@ -311,7 +261,7 @@ def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, buck
     as_path(f"{bucket}/text").write_text("".join(f"{sentence(number)}\n" for number in range(6)))
     command = ["evaluate", f"--run_dir={run}", f"--output_dir={bucket}/out", "--name=ar", "--batch_size=8"]
     command += [f"--sources={bucket}/text", f"--references={bucket}/text", "--gin.evaluate.decode=@Autoregressive()"]
-    failing(command, written, fault)
+    failing(command, f"/out/{written}", fault)
     # What counts as a result is written last.
     assert not as_path(f"{bucket}/out/ar.json").exists()
     chance, slow = random.Random(1), []
