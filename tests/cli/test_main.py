@@ -300,7 +300,7 @@ def test_import_padir_and_its_help_start_no_jax(run_python):
 
 
 def test_no_command_waits_for_what_only_another_one_needs(run_python):
-    """Every command imports the functions of all; these libraries take from half a second to ten to import."""
+    """Every command imports the functions of all, but not these libraries, which take long to import."""
     heavy = ["gcsfs", "scipy.stats", "seqio", "sklearn", "starlette", "tensorflow", "torch", "transformers"]
     done = run_python(f"import sys, padir.cli.config\nprint([name for name in {heavy} if name in sys.modules])")
     assert (done.stdout, done.returncode) == (b"[]\n", 0), done.stderr.decode()
