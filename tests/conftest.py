@@ -14,6 +14,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import collections
 import contextlib
 import fcntl
 import functools
@@ -68,9 +69,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what is slow unless it is asked for, and puts the files that take longest first."""
     if not config.getoption("--slow"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        met = collections.Counter()
+
+        def is_slow(item: pytest.Item) -> bool:
+            function = item.nodeid.split("[")[0]
+            met[function] += 1
+            first = item.get_closest_marker("first")
+            return bool(item.get_closest_marker("slow")) or (first is not None and met[function] > first.args[0])
+
+        slow = {item for item in items if is_slow(item)}
+        config.hook.pytest_deselected(items=list(slow))
+        items[:] = [item for item in items if item not in slow]
 
     def place(item: pytest.Item) -> int:
         name = item.path.relative_to(TESTS).as_posix()

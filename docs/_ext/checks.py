@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +42,18 @@ def _skip_others(app: Sphinx, what: str, name: str, found: Any, skip: bool, opti
 
 def _check_snippets(app: Sphinx, env: Any) -> None:
     """Warns where a page's commands do not exist or its programs fail."""
-    for name in sorted(env.found_docs):
-        path = Path(env.doc2path(name))
-        if path.suffix != ".md" or "generated" in path.parts:
-            continue
-        text = path.read_text(encoding="utf-8")
-        for wrong in snippets.check_commands(text) + snippets.run_blocks(text):
-            _logger.warning("%s", wrong, location=name)
+    paths = {name: Path(env.doc2path(name)) for name in sorted(env.found_docs)}
+    texts = {
+        name: path.read_text(encoding="utf-8")
+        for name, path in paths.items()
+        if path.suffix == ".md" and "generated" not in path.parts
+    }
+    # Programs of several pages at once; those who compile the same share it.
+    with tempfile.TemporaryDirectory() as compiled, ThreadPoolExecutor(os.cpu_count()) as threads:
+        ran = threads.map(lambda text: snippets.run_blocks(text, compiled), texts.values())
+        for (name, text), failed in zip(texts.items(), ran, strict=True):
+            for wrong in snippets.check_commands(text) + failed:
+                _logger.warning("%s", wrong, location=name)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

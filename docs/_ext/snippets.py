@@ -126,8 +126,8 @@ def check_commands(text: str) -> list[str]:
     return wrong
 
 
-def run_blocks(text: str) -> list[str]:
-    """Runs a page's marked shell blocks and its Python; returns what failed."""
+def run_blocks(text: str, compiled: str) -> list[str]:
+    """Runs a page's marked shell blocks and its Python; returns what failed. Programs are cached in `compiled`."""
     shell = [content for language, content, run in blocks(text) if run and language == "sh"]
     python = "\n".join(content for language, content, _ in blocks(text) if language == "python")
     programs = [["bash", "-euo", "pipefail", "-c", content] for content in shell]
@@ -138,7 +138,7 @@ def run_blocks(text: str) -> list[str]:
         _fill(Path(folder))
         for program in programs:
             done = subprocess.run(
-                program, cwd=folder, capture_output=True, text=True, env=_environment(), timeout=_SECONDS
+                program, cwd=folder, capture_output=True, text=True, env=_environment(compiled), timeout=_SECONDS
             )
             if done.returncode:
                 return [f"status {done.returncode} of:\n{program[-1]}\n{done.stdout[-1500:]}{done.stderr[-3000:]}"]
@@ -151,7 +151,12 @@ def _fill(folder: Path) -> None:
         archive.extractall(folder / "runs", filter="data")
 
 
-def _environment() -> dict[str, str]:
-    """One CPU device, and the padir of this checkout's environment on the path."""
+def _environment(compiled: str) -> dict[str, str]:
+    """One CPU device, compiling quickly, and the padir of this checkout's environment on the path."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    compiling = {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": compiled,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
+    return {**os.environ, **compiling, "PATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}

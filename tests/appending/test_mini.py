@@ -67,6 +67,7 @@ def test_every_part_runs_and_counts(monkeypatch):
     assert found[BLOCK].queries[0] > 2 * found[PLAIN].queries[0]
 
 
+@pytest.mark.slow
 def test_training_and_result(monkeypatch):
     monkeypatch.setattr(mini, "train_verifiers", lambda writer: {LAST: (None, TrainedProbe(None, 0.9, 0.9, 1, 8, 2))})
     rows = {

@@ -56,6 +56,7 @@ def run(load_script, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_all_steps(run, tmp_path, capsys):
     examples, out = tmp_path / "examples.npz", tmp_path / "out.jsonl"
     run("examples", "--model=m", "--layer=1", "--repeats=8", f"--output={examples}")

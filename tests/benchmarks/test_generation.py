@@ -28,6 +28,7 @@ def result(script, tiny, tmp_path_factory):
     return json.loads((folder / "found.json").read_text())
 
 
+@pytest.mark.slow
 def test_under_a_perfect_verifier_everything_is_valid(script, result):
     row = result["rows"][script.PERFECT]
     assert row["valid"] == 100.0 and row["failed"] == [0, 0]
@@ -39,6 +40,7 @@ def test_under_a_perfect_verifier_everything_is_valid(script, result):
     }
 
 
+@pytest.mark.slow
 def test_costs_add_up(script, result):
     rows = result["rows"]
     assert len(rows) == 9
@@ -53,6 +55,7 @@ def test_costs_add_up(script, result):
     assert rows[script.GREEDY]["valid"] == 0.0 and rows[script.PERFECT]["chrf"] > rows[script.GREEDY]["chrf"] + 20
 
 
+@pytest.mark.slow
 def test_comparisons(script, result):
     against = result["rows"][script.PERFECT][f"against {script.PLAIN}"]
     assert against["valid_difference"] == 100.0

@@ -17,6 +17,7 @@ def script(load_script):
     return load_script("tpu_programs")
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["PaDIR 4 x 1", "AR greedy"])
 def test_estimates_are_no_higher_than_the_committed_ones(name, script):
     committed = json.loads((script.RESULTS / RESULT).read_text(encoding="utf-8"))

@@ -27,6 +27,7 @@ def test_the_models_are_the_papers(script):
     assert [built[name].decoder_passes for name in built] == [1, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_call_is_an_update(script):
     """The loss of the one batch falls call by call, and all its tokens count."""
     model = script.models(**TINY)["AR"]
@@ -140,6 +141,7 @@ def test_tokens_of_a_corpus_by_hand(script):
     assert fast["speed_up"] == pytest.approx(2.0) and fast["step_ms"]["n"] == 6
 
 
+@pytest.mark.slow
 def test_a_corpus_is_measured_in_both_types_and_buckets(script, tiny, monkeypatch):
     monkeypatch.setattr(script, "_SMALL", {"embed_dim": 64, "layers": 1})
     monkeypatch.setattr(script, "_ON_CORPUS", ("AR",))

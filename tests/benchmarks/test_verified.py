@@ -26,6 +26,7 @@ def result(script, tiny, tmp_path_factory):
     return json.loads(output.read_text())
 
 
+@pytest.mark.slow
 def test_every_output_is_that_of_greedy_decoding(result):
     found = result["agreement"]["None"]
     for drafts in ("1 draft", "3 drafts"):
@@ -37,6 +38,7 @@ def test_every_output_is_that_of_greedy_decoding(result):
         assert 1 <= counted["mean_draft_passes"] <= counted["mean_rounds"]
 
 
+@pytest.mark.slow
 def test_every_part_takes_time(result):
     profile = result["profile"]
     assert min(profile["encoder_ms"].values()) > 0 and profile["greedy_step_ms"] > 0
@@ -48,6 +50,7 @@ def test_every_part_takes_time(result):
     }
 
 
+@pytest.mark.slow
 def test_a_difference_has_its_margin(script, tiny):
     teacher = padir.load(tiny.ar)
     sources = [teacher.tokenize("a dog"), teacher.tokenize("a big dog")]

@@ -80,6 +80,7 @@ def everything(value):
     return [value] if isinstance(value, str) else []
 
 
+@pytest.mark.slow
 @needs_cuda
 def test_a_training_run_on_gpus(tmp_path):
     output = tmp_path / "found.json"

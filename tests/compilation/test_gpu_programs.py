@@ -60,6 +60,7 @@ def test_data_parallel_devices_exchange_their_gradients():
     assert 0.9 * GRADIENTS < found["all-reduce"] < 1.05 * (GRADIENTS + TABLE)
 
 
+@pytest.mark.slow
 def test_fsdp_gathers_parameters_and_scatters_gradients():
     found = exchanged(Layout("fsdp"))
     assert 0.5 * GRADIENTS < found["all-gather"] < 2.5 * GRADIENTS
@@ -67,6 +68,7 @@ def test_fsdp_gathers_parameters_and_scatters_gradients():
     assert found["all-reduce"] < 0.5 * GRADIENTS
 
 
+@pytest.mark.slow
 def test_devices_that_share_layers_exchange_activations():
     found = exchanged(Layout("tensor", model=2))
     activations = 4 * 64 // 4 * 16 * 64

@@ -143,6 +143,7 @@ def released_runs(arrays):
         yield run, int(hypotheses), int(steps), config
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kind", ["predicted", "forced"])
 def test_every_array_of_the_release(release, kind):
     name = {"predicted": "padir_tiny_tied.npz", "forced": "padir_tiny_tied_forced_lengths.npz"}[kind]

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import quick_compilation
 
 from padir.data.records import PreparedSet
 from padir.demo import run as demo_lib
@@ -47,12 +48,15 @@ CONFIG = DemoConfig(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, compilation_cache):
     """The folder of a demo that ran in a process of its own, as the command does: so its peak memory is its own."""
     folder = tmp_path_factory.mktemp("demo")
     arguments = {"output_dir": str(folder / "demo"), "config": CONFIG, "report_dir": str(folder / "report")}
     process = multiprocessing.get_context("spawn").Process(target=demo, kwargs=arguments)
-    process.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (compilation_cache | {"XLA_FLAGS": quick_compilation.child_flags()}).items():
+            patch.setenv(name, value)
+        process.start()
     process.join()
     assert process.exitcode == 0
     return folder

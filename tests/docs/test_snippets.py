@@ -44,15 +44,16 @@ def test_commands_that_do_not(command, reason):
     assert reason in wrong
 
 
-def test_python_runs_block_after_block_in_a_folder_with_runs():
+def test_python_runs_block_after_block_in_a_folder_with_runs(tmp_path):
     text = page("x = 6", "python") + page("import os\nassert x == 6 and os.path.isdir('runs/padir')", "python")
-    assert snippets.run_blocks(text) == []
-    (wrong,) = snippets.run_blocks(text + page("x / 0", "python"))
+    assert snippets.run_blocks(text, str(tmp_path)) == []
+    (wrong,) = snippets.run_blocks(text + page("x / 0", "python"), str(tmp_path))
     assert "ZeroDivisionError" in wrong
 
 
-def test_marked_shell_blocks_run_first_and_others_do_not():
+def test_marked_shell_blocks_run_first_and_others_do_not(tmp_path):
     marked = page("padir --version > made", mark="<!-- run -->\n")
-    assert snippets.run_blocks(marked + page("false") + page("open('made').read().index('padir 0')", "python")) == []
-    (wrong,) = snippets.run_blocks(page("ls runs\nfalse | true", mark="<!-- run -->\n"))
+    text = marked + page("false") + page("open('made').read().index('padir 0')", "python")
+    assert snippets.run_blocks(text, str(tmp_path)) == []
+    (wrong,) = snippets.run_blocks(page("ls runs\nfalse | true", mark="<!-- run -->\n"), str(tmp_path))
     assert wrong.startswith("status 1")

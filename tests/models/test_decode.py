@@ -77,7 +77,7 @@ def sources():
     return jnp.asarray(np.where(np.arange(7) < lengths[:, None], tokens, 0), jnp.int32)
 
 
-@pytest.mark.parametrize("hypotheses", [1, 3])
+@pytest.mark.parametrize("hypotheses", [3, pytest.param(1, marks=pytest.mark.slow)])
 class TestPadirIsInvariant:
     @pytest.fixture
     def config(self, hypotheses):
@@ -264,10 +264,6 @@ POLICIES = {
         sampling=Sampling(1.0, top_k=10),
         remask=RemaskNothing(),
     ),
-    "nucleus": Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.7, top_p=0.9), remask=RemaskWorst(2)),
-    "the two best after the first step, among candidates": Refinement(
-        num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3
-    ),
     "the two best among candidates shared": Refinement(
         num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3, shared_candidates=True
     ),
@@ -276,6 +272,10 @@ POLICIES = {
     ),
     "rejected ones by vote": Refinement(
         num_steps=3, start=StartWithMaskRange(), remask=RemaskRejected(), replace=ReplaceWithSummedLogits()
+    ),
+    "nucleus": Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.7, top_p=0.9), remask=RemaskWorst(2)),
+    "the two best after the first step, among candidates": Refinement(
+        num_steps=3, num_hypotheses=4, keep_hypotheses=2, candidates=3
     ),
 }
 
@@ -292,6 +292,7 @@ def test_mask_predict_does_not_prefer_eos_alone(critic, sources):
     assert (only.predicted_lengths == 1).all()
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("config", POLICIES.values(), ids=POLICIES)
 def test_no_policy_lets_the_batch_or_a_bucket_matter(critic, sources, config):
     alone = [decode_critic(critic, sources[row : row + 1], KEY, config) for row in range(4)]

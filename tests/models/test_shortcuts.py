@@ -34,7 +34,7 @@ ONE_HEAD = pytest.mark.parametrize("model", [True], ids=["tied"], indirect=True)
 decode = jax.jit(lambda model, *rest, **options: model.decode(*rest, **options), static_argnums=(0, 4))
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=["tied", "untied"])
+@pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["tied", "untied"])
 def model(request):
     return MODELS[request.param]
 

@@ -167,9 +167,9 @@ class TestRelease:
         np.testing.assert_array_equal(logits[0].argmax(-1), tiny.arrays["train_stage2_decoder_input"])
 
     @pytest.mark.parametrize(
-        # Three stages without smoothing: both are in the others, and there is only a norm to compare with.
+        # The input of the second stage is the first one's argmax; further stages are as this one.
         "case",
-        [pytest.param(case, marks=pytest.mark.slow) if case == (3, 0.0, 0.0) else case for case in CASES],
+        [case if case == (2, 0.1, 0.0001) else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
         ids=str,
     )
     def test_losses_and_every_gradient(self, tiny, case):

@@ -1,5 +1,6 @@
 """Processes that train together: the result of one process, resumed and refused alike."""
 
+import functools
 import json
 import os
 import shutil
@@ -99,24 +100,31 @@ def launch(tiny, compilation_cache, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(launch, tiny, tmp_path_factory):
-    """Run directories by devices: 1, 2 and 8 of one process, and 2 processes of 2 in every layout of `LAYOUTS`."""
+def trained(launch, tiny, tmp_path_factory):
+    """Returns trained(devices) -> run directory: "1", "2" or "8" of one process, or a name of `LAYOUTS`."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, arguments in LAYOUTS.items():
-        done = launch(folder / name, *arguments)
+    make_mesh = sharding.make_mesh
+
+    def by_one_process(devices, run_dir):
+        (folder / "run.gin").write_text(RUN)
+        arguments = [f"--gin_file={folder / 'run.gin'}", f"--run_dir={run_dir}", f"--data_dir={tiny.data}"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharding, "make_mesh", lambda **options: make_mesh(jax.devices()[: int(devices)], **options))
+            assert cli.main(["train", *arguments]) == 0
+
+    @functools.cache
+    def run_of(devices):
+        run_dir = folder / devices
+        if devices not in LAYOUTS:
+            by_one_process(devices, run_dir)
+            return run_dir
+        done = launch(run_dir, *LAYOUTS[devices])
         assert done.returncode == 0, done.stderr
         # Both processes train, one speaks.
         assert done.stderr.count("trained to step 20") == 1
-    (folder / "run.gin").write_text(RUN)
-    make_mesh = sharding.make_mesh
-    for count in (1, 2, 8):
-        arguments = [f"--gin_file={folder / 'run.gin'}", f"--run_dir={folder / str(count)}", f"--data_dir={tiny.data}"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                sharding, "make_mesh", lambda count=count, **options: make_mesh(jax.devices()[:count], **options)
-            )
-            assert cli.main(["train", *arguments]) == 0
-    return {devices: folder / devices for devices in ("1", "2", "8", *LAYOUTS)}
+        return run_dir
+
+    return run_of
 
 
 def losses(run_dir, name="train/loss"):
@@ -141,19 +149,20 @@ def translations(run_dir, data):
     return np.asarray(found.tokens[:, 0]), np.asarray(found.scores[:, 0])
 
 
-@pytest.mark.parametrize("devices", ["2", "8", *LAYOUTS])
-def test_devices_and_processes_make_no_difference(devices, runs, tiny):
-    expected, found = losses(runs["1"]), losses(runs[devices])
+@pytest.mark.parametrize(
+    "devices", ["2x2 split", *(pytest.param(name, marks=pytest.mark.slow) for name in ("2", "8", "2x2"))]
+)
+def test_devices_and_processes_make_no_difference(devices, trained, tiny):
+    one, run_dir = trained("1"), trained(devices)
+    expected, found = losses(one), losses(run_dir)
     assert list(found) == list(range(1, 21)) and found[20] < found[1]
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
     validation = "validation/loss"
-    assert losses(runs[devices], validation) == pytest.approx(losses(runs["1"], validation), rel=1e-4)
-    for leaf, other in zip(params(runs[devices]), params(runs["1"]), strict=True):
+    assert losses(run_dir, validation) == pytest.approx(losses(one, validation), rel=1e-4)
+    for leaf, other in zip(params(run_dir), params(one), strict=True):
         # Updates of size 0.1 · RMS are divided by roots of averaged squares, some of which are next to nothing.
         np.testing.assert_allclose(leaf, other, rtol=1e-3, atol=1e-3)
-    (tokens, scores), (expected_tokens, expected_scores) = (
-        translations(runs[name], tiny.data) for name in (devices, "1")
-    )
+    (tokens, scores), (expected_tokens, expected_scores) = (translations(each, tiny.data) for each in (run_dir, one))
     assert len(np.unique(tokens, axis=0)) >= 3
     np.testing.assert_array_equal(tokens, expected_tokens)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-3)
@@ -173,10 +182,10 @@ def cut_off(path):
 
 
 @pytest.mark.parametrize("damage", [one_bit, pytest.param(cut_off, marks=pytest.mark.slow)])
-def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, runs, tmp_path, damage):
+def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(launch, trained, tmp_path, damage):
     """Sharded over both processes; it is the arrays that the second of them would read."""
     run_dir = tmp_path / "run"
-    shutil.copytree(runs["2x2 split"], run_dir)
+    shutil.copytree(trained("2x2 split"), run_dir)
     damaged = list((run_dir / "checkpoints" / "20" / "params").glob("ocdbt.process_1/d/*"))
     assert damaged
     for path in damaged:
@@ -186,7 +195,7 @@ def test_a_damaged_checkpoint_is_set_aside_by_all_and_the_run_ends_as_if_whole(l
     assert done.stderr.count("checkpoints/20: cannot be restored; it is damaged") == 1
     assert ("has changed since it was saved); it is set aside" in done.stderr) == (damage is one_bit)
     assert "it is set aside as damaged_20" in done.stderr and "resuming at step 15 of 20" in done.stderr
-    for leaf, other in zip(params(run_dir), params(runs["2x2 split"]), strict=True):
+    for leaf, other in zip(params(run_dir), params(trained("2x2 split")), strict=True):
         np.testing.assert_array_equal(leaf, other)
 
 
@@ -216,8 +225,8 @@ def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
     assert list(losses(run_dir)) == list(range(1, last + 6))
 
 
-def test_what_the_first_process_refuses_ends_them_all(launch, runs):
-    done = launch(runs["2x2"], "--gin.NetworkConfig.mlp_dim=128")
+def test_what_the_first_process_refuses_ends_them_all(launch, trained):
+    done = launch(trained("2x2 split"), *SPLIT, "--gin.NetworkConfig.mlp_dim=128")
     assert done.returncode == 2
     assert done.stderr.count("holds a run with another configuration (model.network.mlp_dim: 64 there, 128 now)") == 1
     assert "padir train: save_model failed in process 0; see the message of that process" in done.stderr
@@ -244,49 +253,50 @@ def corpus(tiny, tmp_path_factory):
     return folder
 
 
-def test_two_processes_translate_together(launch, corpus, tiny, bucket, tmp_path):
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["killed", "at once"])
+def test_two_processes_translate_together(launch, corpus, tiny, bucket, tmp_path, killed):
     """Each on its own devices; one checks and speaks; together what one stream of one process writes.
 
-    Then everything lies in a bucket, and both are killed.
+    Where they are killed, model, texts and output lie in a bucket.
     """
-    inputs = ["--inputs", corpus / "a.txt", corpus / "b.txt"]
     options = {"subcommand": "translate", "gin_file": corpus / "decode.gin"}
-    output = tmp_path / "out"
-    done = launch(tiny.padir, *inputs, f"--output={output}", "--shards=6", "--batch_size=8", **options)
-    assert done.returncode == 0, done.stderr
-    counts = "read 120 lines: 117 translated, 3 rejected; rejects in "
-    assert [line for line in done.stderr.splitlines() if "lines" in line] == [f"{counts}{output}/rejects.jsonl"]
-    for host in range(2):
-        report = json.loads((output / "work" / f"host-{host:05d}.json").read_text())
-        assert (report["hosts"], report["shards_done"], report["shards"]) == (2, 3, 3) and report["read"] > 20
-    one = [f"--gin_file={corpus / 'decode.gin'}", f"--run_dir={tiny.padir}", *map(str, inputs)]
+    inputs = [corpus / "a.txt", corpus / "b.txt"]
+    one = [f"--gin_file={corpus / 'decode.gin'}", f"--run_dir={tiny.padir}", "--inputs", *map(str, inputs)]
     assert cli.main(["translate", *one, f"--output={tmp_path / 'one'}", "--batch_size=8"]) == 0
-    shards = "".join((output / f"shard-{n:05d}-of-00006.txt").read_text(encoding="utf-8") for n in range(6))
-    assert shards == (tmp_path / "one").read_text(encoding="utf-8") and len(set(shards.splitlines())) > 20
-
-    killed = as_path(bucket) / "killed"
+    model, output = tiny.padir, as_path(bucket) / "out" if killed else tmp_path / "out"
+    if killed:
+        inputs = [upload(corpus, f"{bucket}/in") / path.name for path in inputs]
+        model = upload(tiny.padir, f"{bucket}/padir")
+    command = [model, "--inputs", *inputs, f"--output={output}", "--shards=40", "--batch_size=8"]
 
     def kill_all_but_what_is_done(launcher):
         for _ in range(MOMENTS // 10):
-            if list(killed.glob("shard-?????-of-00040.txt")):
+            if list(output.glob("shard-?????-of-00040.txt")):
                 os.killpg(launcher, signal.SIGKILL)
                 return
             # Seldom, since it is this process that serves the bucket.
             time.sleep(0.2)
         raise AssertionError("no shard in two minutes")
 
-    there = ["--inputs", *(upload(corpus, f"{bucket}/in") / name for name in ("a.txt", "b.txt"))]
-    again = [upload(tiny.padir, f"{bucket}/padir"), *there, f"--output={killed}", "--shards=40", "--batch_size=8"]
-    assert launch(*again, **options, meanwhile=kill_all_but_what_is_done).returncode == -signal.SIGKILL
-    assert not (killed / "rejects.jsonl").exists()
-    done = launch(*again, **options)
-    assert done.returncode == 0 and "resuming; " in done.stderr and " are done" in done.stderr and counts in done.stderr
-    paths = sorted(killed.glob("shard-*"))
-    assert len(paths) == 40 and "".join(path.read_text(encoding="utf-8") for path in paths) == shards
-    for folder in (output, killed):
-        rejects = [json.loads(line) for line in (folder / "rejects.jsonl").read_text().splitlines()]
-        places = [(Path(record["file"]).name, record["line"]) for record in rejects]
-        assert places == [("a.txt", 6), ("a.txt", 51), ("b.txt", 50)]
+    if killed:
+        assert launch(*command, **options, meanwhile=kill_all_but_what_is_done).returncode == -signal.SIGKILL
+        assert not (output / "rejects.jsonl").exists()
+    done = launch(*command, **options)
+    assert done.returncode == 0, done.stderr
+    counts = "read 120 lines: 117 translated, 3 rejected; rejects in "
+    assert [line for line in done.stderr.splitlines() if "lines" in line] == [f"{counts}{output}/rejects.jsonl"]
+    assert ("resuming; " in done.stderr and " are done" in done.stderr) == killed
+    for host in range(2):
+        report = json.loads((output / "work" / f"host-{host:05d}.json").read_text())
+        assert (report["hosts"], report["shards"]) == (2, 20)
+        assert killed or (report["shards_done"] == 20 and report["read"] > 20)
+    paths = sorted(output.glob("shard-*"))
+    assert len(paths) == 40
+    shards = "".join(path.read_text(encoding="utf-8") for path in paths)
+    assert shards == (tmp_path / "one").read_text(encoding="utf-8") and len(set(shards.splitlines())) > 20
+    rejects = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
+    places = [(Path(record["file"]).name, record["line"]) for record in rejects]
+    assert places == [("a.txt", 6), ("a.txt", 51), ("b.txt", 50)]
 
 
 def test_two_processes_distil_together(launch, tiny, bucket, tmp_path):

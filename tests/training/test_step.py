@@ -62,7 +62,7 @@ def run(model, num_devices, batches):
     return state, history
 
 
-pytestmark = pytest.mark.usefixtures("optimised", "compilation_cache")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,7 @@ def test_the_state_is_donated():
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("model", [PADIR, AR], ids=["padir", "ar"])
 def test_eight_devices_take_the_same_steps_as_one(model):
     """Dropout and corruption included: every row draws the same noise wherever it lives."""
@@ -172,34 +173,6 @@ def test_reports_indices_stay_on_the_host():
     assert set(model_features(batch)) == {"encoder_input_tokens", "decoder_target_tokens"}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"ema_decay": 0.9}, {"accumulate": 2}),
-        *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"skip_non_finite": True})),
-    ],
-    ids=str,
-)
-def test_nothing_of_the_state_is_copied(options):
-    """But it is where XLA is not asked to look closer."""
-    if jax.default_backend() != "cpu":
-        pytest.skip("an option of XLA on CPU")
-    mesh, optimizer = make_mesh(jax.devices()[:1]), OPTIMIZER.build(NUM_STEPS)
-    ema = "ema_decay" in options
-
-    def copied():
-        step = make_train_step(PADIR, optimizer, OPTIMIZER.schedule(NUM_STEPS), 3, mesh, **options)
-        state = create_train_state(PADIR, optimizer, 3, mesh, ema=ema)
-        program = step.lower(state, place_batch(copies(16), mesh)).compile().as_text()
-        return len(re.findall(r"copy\(%?state_", program))
-
-    assert copied() == 0
-    if not options:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train_step, "_compiler_options", lambda platform: None)
-            assert copied() > 0
-
-
 def test_an_option_that_xla_has_no_more_is_left_out(monkeypatch):
     monkeypatch.setattr(train_step, "_ON_CPU", {"xla_cpu_of_another_version": True, "xla_cpu_prefer_vector_width": 512})
     options = train_step._compiler_options.__wrapped__
@@ -224,8 +197,9 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
     assert (int(state.step), int(state.opt_state["count"])) == (7, 11)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("model", [PADIR, AR], ids=["padir", "ar"])
-@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_an_update_as_a_tpu_does_it(model, accumulate, monkeypatch):
     """Heads as axes, one reduction for softmax, a table of tokens for each device: the same numbers."""
     mesh, _, _ = compiled(model, 8)
@@ -256,3 +230,27 @@ def test_layers_in_a_loop_are_trained_alike(accumulate):
     found, metrics = update(scan_layers=True, remat="layer")
     assert_close(metrics["loss"], expected_metrics["loss"], 1e-6)
     assert_close(found.params, expected.params, 1e-5)
+
+
+# The last of the file: what is compiled after it would be optimised, too.
+@pytest.mark.usefixtures("optimised")
+@pytest.mark.first(1)
+@pytest.mark.parametrize("options", [{"ema_decay": 0.9}, {"accumulate": 2}, {}, {"skip_non_finite": True}], ids=str)
+def test_nothing_of_the_state_is_copied(options):
+    """But it is where XLA is not asked to look closer."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("an option of XLA on CPU")
+    mesh, optimizer = make_mesh(jax.devices()[:1]), OPTIMIZER.build(NUM_STEPS)
+    ema = "ema_decay" in options
+
+    def copied():
+        step = make_train_step(PADIR, optimizer, OPTIMIZER.schedule(NUM_STEPS), 3, mesh, **options)
+        state = create_train_state(PADIR, optimizer, 3, mesh, ema=ema)
+        program = step.lower(state, place_batch(copies(16), mesh)).compile().as_text()
+        return len(re.findall(r"copy\(%?state_", program))
+
+    assert copied() == 0
+    if not options:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train_step, "_compiler_options", lambda platform: None)
+            assert copied() > 0

@@ -1,6 +1,7 @@
-"""`kill -9` at ten random moments of a training run, half of them aimed at a save; of one process and of two.
+"""`kill -9` at random moments of a training run, half of them aimed at a save; of one process and of two.
 
-The run that is killed lies on disk, or in a bucket together with its data; the one that is not lies on disk.
+Ten of them with --slow, else four. The run that is killed lies on disk, or in a bucket together with its data; the one
+that is not lies on disk.
 """
 
 import json
@@ -27,7 +28,7 @@ local_data, folder, kills, processes = sys.argv[1], Path(sys.argv[2]), int(sys.a
 bucket = sys.argv[5]
 told, tell = os.pipe()
 # So many steps that the attempts do not come to the end, on a busy machine neither.
-RUN = {"num_steps": 300, "cadence": Cadence(log=10, evaluate=0, checkpoint=10)}
+RUN = {"num_steps": 30 * kills, "cadence": Cadence(log=10, evaluate=0, checkpoint=10)}
 
 def place(name):
     "Where the run of this name and its data lie."
@@ -158,23 +159,27 @@ print(json.dumps([statuses, unfinished, finished, digests]))
 
 
 @pytest.mark.parametrize(
-    ("processes", "where"), [(1, "disk"), (2, "bucket"), pytest.param(2, "disk", marks=pytest.mark.slow)]
+    ("kills", "processes", "where"),
+    [
+        (4, 2, "bucket"),
+        *(pytest.param(10, *each, marks=pytest.mark.slow) for each in ((2, "bucket"), (1, "disk"), (2, "disk"))),
+    ],
 )
-def test_ten_kills_change_no_bit(tiny, run_python, tmp_path, processes, where, request):
+def test_kills_change_no_bit(tiny, run_python, tmp_path, kills, processes, where, request):
     place = ""
     if where == "bucket":
-        place = f"{request.getfixturevalue('emulator').root}/kills"
+        place = f"{request.getfixturevalue('emulator').root}/kills_{kills}"
         for name in files_below(tiny.data):
             copy_file(tiny.data / name, f"{place}/data/{name}")
-    done = run_python(_KILLED_RUNS, tiny.data, tmp_path, 10, processes, place)
+    done = run_python(_KILLED_RUNS, tiny.data, tmp_path, kills, processes, place)
     assert done.returncode == 0, done.stderr.decode()
     statuses, unfinished, finished, (killed, straight) = json.loads(done.stdout.splitlines()[-1])
-    assert statuses == [-9] * 10 * processes and finished == [[0] * processes] * 2
-    assert unfinished >= 3, "of the five kills aimed at a save"
+    assert statuses == [-9] * kills * processes and finished == [[0] * processes] * 2
+    assert unfinished >= kills // 3, "of those aimed at a save, which are half of them"
     assert killed == straight
-    assert done.stderr.decode().count("killed: resuming at step") >= 5
+    assert done.stderr.decode().count("killed: resuming at step") >= kills // 2
     # The metrics file has every interval once, with the same losses.
     places = {"killed": f"{place}/killed" if place else tmp_path / "killed", "straight": tmp_path / "straight"}
     lines = {name: read_metrics(f"{folder}/metrics/metrics.jsonl") for name, folder in places.items()}
     losses = {name: [(line["step"], line["train/loss"]) for line in rows] for name, rows in lines.items()}
-    assert losses["killed"] == losses["straight"] and len(losses["straight"]) == 30
+    assert losses["killed"] == losses["straight"] and len(losses["straight"]) == 3 * kills
