@@ -17,7 +17,18 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.checks import whole
-from padir.decoding.generation import Generated, PrefixStepFn, Rows, Verifier, cut, draw, is_complete, last_tokens, put
+from padir.decoding.generation import (
+    Generated,
+    PrefixStepFn,
+    Rows,
+    Verifier,
+    cut,
+    draw,
+    is_complete,
+    last_tokens,
+    more_unfinished,
+    put,
+)
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, take
 from padir.decoding.verifiers import ends_in, rejects
@@ -125,7 +136,13 @@ class BlockState:
 
 
 def generate(
-    plan: BlockPlan, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: Verifier, key: Array
+    plan: BlockPlan,
+    step_fn: PrefixStepFn,
+    cache: PyTree,
+    rows: Rows,
+    judge: Verifier,
+    key: Array,
+    until: Array | int,
 ) -> Generated:
     """The loop over blocks; arguments and result as for every sampler."""
 
@@ -145,10 +162,11 @@ def generate(
         return _write(plan, state, rows, log_probs, key)
 
     first = _initial_state(plan, step_fn, cache, rows)
-    state = jax.lax.while_loop(lambda state: ~state.done.all(), step, first)
+    state = jax.lax.while_loop(lambda state: more_unfinished(state.done, until), step, first)
     return Generated(
         tokens=cut(state.tokens, state.lengths),
         lengths=state.lengths,
+        done=state.done,
         failed=state.failed,
         score=cut(state.scores, state.lengths).sum(axis=-1),
         queries=state.queries,

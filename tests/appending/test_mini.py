@@ -46,6 +46,7 @@ def test_texts_and_tokens():
         lines.tokens_of("A")
 
 
+@pytest.mark.slow
 def test_every_part_runs_and_counts(monkeypatch):
     # All that this model writes is wrong from the first token on.
     monkeypatch.setattr(mini.protocol, "example_places", lambda *_, requested: [(0, 1.0), (1, 0.0)])

@@ -41,16 +41,16 @@ COMBINATIONS = [
     for row, topology in enumerate(("v3-8", "v4-8", "v5e-4", "v6e-4"))
     for column, preset in enumerate(PRESETS)
 ]
-# In these each generation, layout, kind of model and number of slices occurs; the others are compiled with --slow.
-QUICK = (0, 5, 11, 14)
+# In these each kind of model and number of slices occurs; the others are compiled with --slow.
+QUICK = (5, 11)
 
 
 def test_each_two_of_a_combination_meet():
     for one, other in itertools.combinations(range(4), 2):
         pairs = {(each[one], each[other]) for each in COMBINATIONS}
         assert len(pairs) == len({each[one] for each in COMBINATIONS}) * len({each[other] for each in COMBINATIONS})
-    for values in zip(*COMBINATIONS, strict=True):
-        assert {values[index] for index in QUICK} == {*values}
+    _, kinds, _, slices = ({COMBINATIONS[index][field] for index in QUICK} for field in range(4))
+    assert kinds == {"padir", "ar"} and slices == {1, 2}
 
 
 def layout(preset):
@@ -170,6 +170,7 @@ def test_what_does_not_fit_says_how_much_is_missing():
     assert "hbm" in found.reason.lower() and found.missing_bytes > 2**20
 
 
+@pytest.mark.slow
 def test_other_factors_for_whoever_asks():
     """True float32 where JAX is told so; int8 where the model is opened so."""
     program = Decode(MODELS["padir"], DECODES["padir"], 1, 32, 1)

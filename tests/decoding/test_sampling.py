@@ -54,8 +54,9 @@ def test_the_first_of_equals_wins():
     assert greedy(jnp.zeros((1, 5)))[0].tolist() == [0]
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 24, 64, 65])
-@pytest.mark.parametrize("size", [3, 1100, 1280])
+@pytest.mark.first(6)
+@pytest.mark.parametrize("size", [1280, 1100, 3])
+@pytest.mark.parametrize("rows", [1, 65, 7, 8, 24, 64])
 def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
     """Few rows are compared down their columns; here with many equal logits, and with whole groups forbidden."""
     logits = np.random.default_rng(rows).integers(0, 4, (rows, 1, size)).astype(np.float32)
@@ -92,9 +93,10 @@ def test_what_has_no_likeliest_token(rows):
     assert (tokens < 1100).all() and np.isnan(log_probs[0])
 
 
-@pytest.mark.parametrize("rows", [3, 20, 70])
-@pytest.mark.parametrize("size", [20, 5 * 256, 5 * 256 + 77])
+@pytest.mark.first(15)
 @pytest.mark.parametrize("kind", ["normal", "ties", "mostly forbidden", "bfloat16", "whole"])
+@pytest.mark.parametrize("rows", [70, 20, 3])
+@pytest.mark.parametrize("size", [5 * 256 + 77, 20, 5 * 256])
 def test_top_k_is_jaxs(rows, size, kind):
     """Values, places and the order among equals, in rows short and long, of groups whole and not."""
     rng = np.random.default_rng(size)

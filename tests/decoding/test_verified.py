@@ -90,6 +90,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_output_is_that_of_greedy_decoding_whatever_is_drafted(config, seed):
@@ -107,7 +108,8 @@ def test_output_is_that_of_greedy_decoding_whatever_is_drafted(config, seed):
         np.testing.assert_allclose(state.score[row], np.sum(said), rtol=1e-5)
 
 
-@pytest.mark.parametrize("config", CONFIGS[1:3], ids=str)
+@pytest.mark.first(1)
+@pytest.mark.parametrize("config", CONFIGS[2:0:-1], ids=str)
 def test_a_row_is_decoded_alike_alone_and_in_any_order(config):
     tables, order = Tables(5, 9), [4, 8, 0, 2, 6, 1, 3, 5, 7]
     longest = np.maximum(tables.lengths, 4)

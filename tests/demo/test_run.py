@@ -144,6 +144,7 @@ def test_facts_and_pictures(made):
     assert [told["model"]["name"] for told in documents] == [list(result["systems"])[-2], "AR greedy"]
 
 
+@pytest.mark.slow
 def test_started_again_it_trains_nothing(made, monkeypatch, capsys):
     def never(**arguments):
         raise AssertionError("trained again")

@@ -91,15 +91,16 @@ def test_a_process_without_padir_translates_the_same(exported):
     assert len(set(expected)) > 2
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "kind, decode, compute_type",
     [
-        ("autoregressive", Autoregressive(), None),
-        ("autoregressive", BeamSearch(beam_size=2), "int8"),
-        ("both", Verified(), None),
         ("padir", Refinement(num_steps=2, num_hypotheses=2, target_buckets=(), drop_repeats=False), "bfloat16"),
+        ("autoregressive", BeamSearch(beam_size=2), "int8"),
+        ("autoregressive", Autoregressive(), None),
+        ("both", Verified(), None),
     ],
-    ids=["greedy", "beam int8", "verified", "bfloat16"],
+    ids=["bfloat16", "beam int8", "greedy", "verified"],
 )
 def test_every_kind_of_decode(vocabulary, tmp_path, kind, decode, compute_type):
     translator = make(vocabulary, kind, compute_type)
@@ -107,7 +108,8 @@ def test_every_kind_of_decode(vocabulary, tmp_path, kind, decode, compute_type):
     assert load_program.load(tmp_path / "p")(TEXTS) == texts_of(translator, decode)
 
 
-@pytest.mark.parametrize("helper", ["rescorer", "teacher", "judge"])
+@pytest.mark.first(1)
+@pytest.mark.parametrize("helper", ["teacher", "rescorer", "judge"])
 def test_a_decode_with_another_model(vocabulary, tmp_path, helper):
     causal, padir_kind = make(vocabulary, "autoregressive"), "padir"
     decode = Refinement(num_steps=2, num_hypotheses=3, target_buckets=(8,), drop_repeats=False)

@@ -221,6 +221,7 @@ class TestStartFrom:
             np.testing.assert_array_equal(array, (fresh if name in own else theirs)[name], err_msg=name)
         assert f"starting from {t5_folder}; 12 parameters are initialized randomly (" in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_by_one_gin_line(self, t5_folder, pieces, tmp_path, mesh):
         """With a learning rate of nothing, what `padir train` ends with is what it began with."""
         lines = [f"{'abc'[: n % 4]} de\t{'h' * n} fg" for n in range(1, 9)]

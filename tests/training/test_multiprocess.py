@@ -299,6 +299,7 @@ def test_two_processes_translate_together(launch, corpus, tiny, bucket, tmp_path
     assert places == [("a.txt", 6), ("a.txt", 51), ("b.txt", 50)]
 
 
+@pytest.mark.slow
 def test_two_processes_distil_together(launch, tiny, bucket, tmp_path):
     """In a bucket, the same set as of one process on disk; a chunk is decoded by one of them."""
     options = ["--limit=48", "--chunk_size=8", "--batch_size=8"]
