@@ -100,6 +100,7 @@ class TestTheirNumbers:
         found = model.decode(params, arrays["encoder_input_tokens"], jax.random.key(0), config)
         np.testing.assert_array_equal(found.tokens[:, 0, :12], arrays["greedy"][:, 1:])
 
+    @pytest.mark.first(2)
     @pytest.mark.parametrize("alpha", [0.0, 1.0])
     @pytest.mark.parametrize("early_exit", ["exact", "current_length"])
     def test_beam_5(self, name, loaded, golden, alpha, early_exit):

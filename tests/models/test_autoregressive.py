@@ -69,6 +69,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_nothing_but_the_source_decides_a_translation(params, sources, name):
     config = CONFIGS[name]

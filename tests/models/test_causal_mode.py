@@ -95,6 +95,7 @@ def test_the_encoder_is_that_of_the_parallel_mode(params):
     assert_close(JOINT.causal_mode.encode(network, source), parallel, 1e-6)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("compute_type", [None, "bfloat16", "int8"])
 def test_one_model_decodes_in_every_way(params, sources, compute_type):
     joint = Decoder(JOINT, params, compute_type=compute_type)

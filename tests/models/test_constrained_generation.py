@@ -77,6 +77,7 @@ def masked_score(table, tokens, log_probs):
     return total
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -125,6 +126,7 @@ def drafter():
     return model, tiny_models.sharpen(model.init(5))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("options", [{}, {"num_hypotheses": 3, "length_beam": 2, "window": 3}])
 def test_verified_decoding_writes_what_constrained_greedy_writes(options):
     model, params = drafter()
@@ -140,6 +142,7 @@ def test_verified_decoding_writes_what_constrained_greedy_writes(options):
     assert (plain.tokens[:3] != found.tokens[:3]).any(axis=(1, 2)).sum() >= 2
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("accept", [AcceptClose(top=4, margin=2.0), AcceptSampled(1.5)])
 def test_other_acceptance_obeys(accept):
     model, params = drafter()

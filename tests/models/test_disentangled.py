@@ -183,6 +183,7 @@ class TestDecode:
                 np.testing.assert_array_equal(found.tokens, expected.tokens)
             assert ((found.tokens[:, 0] != 0).sum(-1) == found.predicted_lengths[:, 0]).all()
 
+    @pytest.mark.first(1)
     @pytest.mark.parametrize(
         "options",
         [{"compact_rows": True}, {"logits_block": 9}, {"compact_rows": True, "logits_block": None}],

@@ -70,6 +70,7 @@ def test_others_are_decoded_only_if_their_length_alone_does_not_rule_them_out(pa
     assert seen == {3, 6}
 
 
+@pytest.mark.slow
 def test_with_a_rescorer_given_lengths_and_parallel_rows(params, sources):
     rescorer = Rescorer(AR, sharpen(AR.init(1)))
     assert_same_best(

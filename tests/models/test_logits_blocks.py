@@ -36,6 +36,7 @@ def decode(params, sources, config):
     return jax.jit(MODEL.decode, static_argnums=3)(params, sources, jax.random.key(0), config)
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("block", [1, 30, 64])
 @pytest.mark.parametrize(
     "options",

@@ -102,6 +102,7 @@ def test_nothing_but_the_source_decides(drafter, ar, sources):
         np.testing.assert_array_equal(getattr(together, name)[3:4], getattr(alone, name), err_msg=name)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("compute_type", ["bfloat16", "int8"])
 def test_narrow_products(ar, sources, compute_type):
     """Both decoders are rounded alike, so that they agree but for near ties."""

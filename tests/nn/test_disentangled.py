@@ -56,6 +56,7 @@ def logits_of(model, params, target, contexts, *, prepared=False, source=SOURCE)
 
 
 class TestNothingLeaks:
+    @pytest.mark.first(2)
     @pytest.mark.parametrize("positional", [True, False], ids=["by position too", "self-attention only"])
     @pytest.mark.parametrize("prepared", [False, True], ids=["trained", "prepared"])
     def test_logits_are_bit_identical_whatever_is_not_observed(self, positional, prepared):
@@ -177,6 +178,7 @@ def norm(x, of):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * of["scale"]
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("prepared", [False, True], ids=["trained", "prepared"])
 def test_against_numpy(params, prepared, platform, monkeypatch):

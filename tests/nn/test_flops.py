@@ -52,6 +52,7 @@ class TestAgainstXla:
         found = counted(lambda encoded: network.plan(encoded, source, target), encoded)
         assert_close(found, flops.plan(config, 2, SOURCE, TARGET, prepared=True))
 
+    @pytest.mark.first(2)
     @pytest.mark.parametrize("rows", [1, 3])
     def test_decoder_pass(self, config, rows):
         """All positions at once, or one with a cache."""
@@ -86,6 +87,7 @@ def test_costs_add_up():
 class TestTrainingStep:
     """An update's forward and backward against XLA's analysis of the gradient of the loss."""
 
+    @pytest.mark.first(1)
     @pytest.mark.parametrize("stages", [0, 1, 2])
     def test_against_xla(self, stages):
         """Of an autoregressive model (0 stages) and a PaDIR model."""

@@ -61,8 +61,9 @@ def test_weights_are_kept_in_the_type_they_are_multiplied_in(tied, monkeypatch):
     assert "network/decoder/layers/0/mlp/wi/for_products/weight" in narrow
 
 
-@pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.first(8)
 @pytest.mark.parametrize("limits", ["as they are", "nothing small", "too many positions", "on GPU", "on TPU"])
+@pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
 def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
     """Encoder output, attention by position, hidden states and logits."""
     if limits.startswith("on "):
@@ -89,6 +90,7 @@ def test_prepared_parameters_say_the_same(options, limits, monkeypatch):
     assert float(jnp.std(expected[-1])) > 0.1
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("model", "config"),
     [
@@ -178,6 +180,7 @@ def test_a_tpu_stores_weights_as_its_matrix_unit_reads_them(monkeypatch):
     assert {leaf.dtype for leaf in prepared.values()} == {jnp.dtype("float32")}
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("compute_type", [None, "int8"])
 @pytest.mark.parametrize("decode", [Autoregressive(), BeamSearch(beam_size=3)], ids=["greedy", "beam"])
 def test_a_tpu_writes_the_same_tokens(decode, compute_type, monkeypatch):
