@@ -179,14 +179,15 @@ def test_one_step_is_the_same_with_and_without(model, params, sources):
     assert_same(decode(model, params, sources, KEY, short), expected)
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     "options",
     [
         {},
         {"num_hypotheses": 3, "keep_hypotheses": 2},
-        {"num_hypotheses": 2, "candidates": 3},
         {"num_hypotheses": 3, "candidates": 3, "shared_candidates": True},
         {"active_positions": 3},
+        {"num_hypotheses": 2, "candidates": 3},
         {"replace": ReplaceWithSummedLogits(), "remask": RemaskWorst(1), "num_steps": 6},
     ],
     ids=lambda options: " ".join(options) or "plain",

@@ -96,6 +96,7 @@ def test_bfloat16_rounds_both_factors_and_not_the_sum(rows):
     assert np.abs(found - x.astype(np.float64) @ weight.T).max() > 1e-3
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("compute_type", "bound"), [("bfloat16", 0.02), ("int8", 0.06)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_network_with_rounded_products_is_near_the_trained_one(compute_type, bound, tied):
@@ -143,6 +144,7 @@ def test_a_network_of_bfloat16_is_that_already():
     assert Decoder(model, params, compute_type="bfloat16").product_type == "bfloat16"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", DECODES)
 def test_int8_decodes_what_the_same_rounding_in_float32_decodes(name, monkeypatch):
     """The plain path: factors are rounded, and multiplied as floats."""
