@@ -79,10 +79,10 @@ class Tables:
         read = jnp.arange(self.room + 1) < rows.prompt_lengths[:, None]
         return jnp.where(read, jnp.pad(rows.tokens, ((0, 0), (1, 0)))[:, : self.room + 1], rubbish).astype(jnp.int32)
 
-    def generate(self, config, rows, key, judge=None, **more):
+    def generate(self, config, rows, key, judge=None):
         judge = self.judge if judge is None else judge
-        return jax.jit(lambda rows, cache, key, more: config.generate(self.step, cache, rows, judge, key, **more))(
-            rows, self.cache(rows), key, more
+        return jax.jit(lambda rows, cache, key: config.generate(self.step, cache, rows, judge, key))(
+            rows, self.cache(rows), key
         )
 
 

@@ -23,7 +23,6 @@ from padir.decoding.generation import (
     draw,
     is_complete,
     last_tokens,
-    more_unfinished,
     put,
 )
 from padir.decoding.outcomes import Outcome, positive, uniforms, values_of_children
@@ -88,7 +87,6 @@ class ActionValueGuided:
         judge: ValueFunction | ByPasses,
         key: Array,
         outcome: Outcome | None = None,
-        until: Array | int = 0,
     ) -> Generated:
         """Writes token after token until every row is at a leaf, or fails where no token has any weight.
 
@@ -100,7 +98,6 @@ class ActionValueGuided:
             is drawn, counts as a call.
           key: [] randomness.
           outcome: τ, which replaces V̂ of complete outputs.
-          until: [] int32, the loop ends when no more rows are unfinished.
 
         Returns:
           The outputs. A token drawn again at the same prefix is a query and erased, but needs no other pass.
@@ -132,10 +129,9 @@ class ActionValueGuided:
             state = state.replace(cache=cache, queries=account, batch_steps=state.batch_steps + passes)
             return self._write(state, rows, log_probs, values, judged, key)
 
-        state = jax.lax.while_loop(lambda state: more_unfinished(state.done, until), step, first)
+        state = jax.lax.while_loop(lambda state: ~state.done.all(), step, first)
         tokens = cut(state.tokens, state.lengths)
-        account = state.queries, state.batch_steps
-        return Generated(tokens, state.lengths, state.done, state.failed, state.score, *account)
+        return Generated(tokens, state.lengths, state.failed, state.score, state.queries, state.batch_steps)
 
     def _write(
         self, state: _ActionState, rows: Rows, log_probs: Array, values: Array, possible: Array, key: Array

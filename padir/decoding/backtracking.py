@@ -14,18 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.checks import whole
-from padir.decoding.generation import (
-    Generated,
-    PrefixStepFn,
-    Rows,
-    Verifier,
-    cut,
-    draw,
-    is_complete,
-    last_tokens,
-    more_unfinished,
-    put,
-)
+from padir.decoding.generation import Generated, PrefixStepFn, Rows, Verifier, cut, draw, is_complete, last_tokens, put
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, argmax, take
 from padir.decoding.verifiers import check_threshold, rejects
@@ -96,15 +85,7 @@ class Backtracking:
         """
         return room + self.quota * (self.stride + 1) + 1
 
-    def generate(
-        self,
-        step_fn: PrefixStepFn,
-        cache: PyTree,
-        rows: Rows,
-        judge: Verifier,
-        key: Array,
-        until: Array | int = 0,
-    ) -> Generated:
+    def generate(self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: Verifier, key: Array) -> Generated:
         """Writes token after token, and backtracks where the verifier objects, until every row is complete.
 
         Args:
@@ -113,7 +94,6 @@ class Backtracking:
           rows: prompts and limits, [N, …].
           judge: the verifier. Its calls are counted where its judgement matters: while a row may still backtrack.
           key: [] randomness.
-          until: [] int32, the loop ends when no more rows are unfinished.
 
         Returns:
           The outputs; none has failed. Where erased prompt tokens were rewritten, `lengths` may be less than the
@@ -148,11 +128,10 @@ class Backtracking:
             # A rejected row writes nothing now: these are the log-probabilities behind what it erases.
             return self._erase(self._write(state, rows, log_probs, ~rejected, key), rows, rejected)
 
-        state = jax.lax.while_loop(lambda state: more_unfinished(state.done, until), step, first)
+        state = jax.lax.while_loop(lambda state: ~state.done.all(), step, first)
         return Generated(
             tokens=cut(state.tokens, state.lengths),
             lengths=state.lengths,
-            done=state.done,
             failed=jnp.zeros((size,), bool),
             score=cut(state.scores, state.lengths).sum(axis=-1),
             queries=state.queries,

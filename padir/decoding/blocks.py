@@ -17,18 +17,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.checks import whole
-from padir.decoding.generation import (
-    Generated,
-    PrefixStepFn,
-    Rows,
-    Verifier,
-    cut,
-    draw,
-    is_complete,
-    last_tokens,
-    more_unfinished,
-    put,
-)
+from padir.decoding.generation import Generated, PrefixStepFn, Rows, Verifier, cut, draw, is_complete, last_tokens, put
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, take
 from padir.decoding.verifiers import ends_in, rejects
@@ -136,13 +125,7 @@ class BlockState:
 
 
 def generate(
-    plan: BlockPlan,
-    step_fn: PrefixStepFn,
-    cache: PyTree,
-    rows: Rows,
-    judge: Verifier,
-    key: Array,
-    until: Array | int,
+    plan: BlockPlan, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: Verifier, key: Array
 ) -> Generated:
     """The loop over blocks; arguments and result as for every sampler."""
 
@@ -162,11 +145,10 @@ def generate(
         return _write(plan, state, rows, log_probs, key)
 
     first = _initial_state(plan, step_fn, cache, rows)
-    state = jax.lax.while_loop(lambda state: more_unfinished(state.done, until), step, first)
+    state = jax.lax.while_loop(lambda state: ~state.done.all(), step, first)
     return Generated(
         tokens=cut(state.tokens, state.lengths),
         lengths=state.lengths,
-        done=state.done,
         failed=state.failed,
         score=cut(state.scores, state.lengths).sum(axis=-1),
         queries=state.queries,

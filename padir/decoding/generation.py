@@ -3,12 +3,11 @@
 A sampler never sees a model. It is given a function that continues prefixes, so that it can be tested with tables.
 Every sampler is a frozen dataclass with one method,
 
-    generate(step_fn, cache, rows, judge, key, until=0) -> Generated
+    generate(step_fn, cache, rows, judge, key) -> Generated
 
 where the judge is a `Verifier`, or a `ValueFunction` for samplers that weigh next tokens. It is one `lax.while_loop`
 over rows of different lengths, with one decoder pass of all rows an iteration, and more where next tokens are read one
-by one. With `until`, a number of rows, it ends when no more than so many are unfinished. They may be generated again in
-a smaller batch, so that not all rows wait for the slowest.
+by one.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ class Generated:
     Attributes:
       tokens: [N, L] int32, prompt and generated text, 0 behind it.
       lengths: [N] int32, tokens of both together.
-      done: [N] bool; the others were unfinished when the loop ended, and mean nothing.
       failed: [N] bool, rows that found no output: at a dead end, or at the end of their budget. What they hold is as
         far as they came.
       score: [N] float32, summed log-probability of the generated tokens under the generator.
@@ -97,16 +95,10 @@ class Generated:
 
     tokens: Array
     lengths: Array
-    done: Array
     failed: Array
     score: Array
     queries: Queries
     batch_steps: Array
-
-
-def more_unfinished(done: Array, until: Array | int) -> Array:
-    """Whether more rows than `until` are not done: [N] bool → [] bool, on which a sampler's loop goes on."""
-    return (~done).sum() > until
 
 
 def last_tokens(tokens: Array, lengths: Array) -> Array:

@@ -33,7 +33,6 @@ from padir.decoding.generation import (
     draw,
     is_complete,
     last_tokens,
-    more_unfinished,
     put,
 )
 from padir.decoding.queries import Queries
@@ -62,15 +61,7 @@ class _BlockSampler:
         if self.sampling.temperature == 0.0:
             raise PadirError(f"{owner}.sampling: greedy draws are all equal; set a Sampling.temperature")
 
-    def generate(
-        self,
-        step_fn: PrefixStepFn,
-        cache: PyTree,
-        rows: Rows,
-        judge: Verifier,
-        key: Array,
-        until: Array | int = 0,
-    ) -> Generated:
+    def generate(self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: Verifier, key: Array) -> Generated:
         """Writes block after block until every row is complete or has failed.
 
         Args:
@@ -79,13 +70,12 @@ class _BlockSampler:
           rows: prompts and limits, [N, …].
           judge: the verifier; it is asked, and its calls are counted, at the end of each candidate.
           key: [] randomness.
-          until: [] int32, the loop ends when no more rows are unfinished.
 
         Returns:
           The outputs. A row that has failed holds the blocks it has gone on with. Each candidate that is discarded
           counts as one backtrack.
         """
-        return blocks.generate(self._plan, step_fn, cache, rows, judge, key, until)
+        return blocks.generate(self._plan, step_fn, cache, rows, judge, key)
 
 
 def _check_sampling(owner: str, sampling: object) -> None:
@@ -222,13 +212,7 @@ class LocallyConstrained:
         _check_sampling("LocallyConstrained", self.sampling)
 
     def generate(
-        self,
-        step_fn: PrefixStepFn,
-        cache: PyTree,
-        rows: Rows,
-        judge: ValueFunction | ByPasses,
-        key: Array,
-        until: Array | int = 0,
+        self, step_fn: PrefixStepFn, cache: PyTree, rows: Rows, judge: ValueFunction | ByPasses, key: Array
     ) -> Generated:
         """Writes token after token until every row is complete or at a dead end.
 
@@ -239,7 +223,6 @@ class LocallyConstrained:
           judge: what judges all continuations of a prefix at once, or `ByPasses`. Each that the generator allows counts
             as a call.
           key: [] randomness.
-          until: [] int32, the loop ends when no more rows are unfinished.
 
         Returns:
           The outputs. What a row that has failed holds is acceptable.
@@ -284,15 +267,9 @@ class LocallyConstrained:
                 cache=cache,
             )
 
-        state = jax.lax.while_loop(lambda state: more_unfinished(state.done, until), step, first)
+        state = jax.lax.while_loop(lambda state: ~state.done.all(), step, first)
         return Generated(
-            tokens=cut(state.tokens, state.lengths),
-            lengths=state.lengths,
-            done=state.done,
-            failed=state.failed,
-            score=state.score,
-            queries=state.queries,
-            batch_steps=state.batch_steps,
+            cut(state.tokens, state.lengths), state.lengths, state.failed, state.score, state.queries, state.batch_steps
         )
 
 

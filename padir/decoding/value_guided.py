@@ -26,7 +26,6 @@ from padir.decoding.generation import (
     draw,
     is_complete,
     last_tokens,
-    more_unfinished,
     put,
 )
 from padir.decoding.outcomes import Outcome, positive, uniforms, values_of_children
@@ -165,7 +164,6 @@ class ValueGuided:
         judge: ValueFunction,
         key: Array,
         outcome: Outcome | None = None,
-        until: Array | int = 0,
     ) -> Walked:
         """Walks until every row has its leaf, or has failed: without weight at the root, or at the end of its budget.
 
@@ -179,7 +177,6 @@ class ValueGuided:
           judge: V̂. Each child that the generator allows, or each that is proposed and the root, counts as a call.
           key: [] randomness.
           outcome: τ, which replaces V̂ of leaves. Their law needs it, unless V̂ of leaves is τ.
-          until: [] int32, the loop ends when no more rows are unfinished.
 
         Returns:
           The leaves and what they cost: a query for each move to a child.
@@ -198,10 +195,10 @@ class ValueGuided:
             return walker.move_on(walk, path), path, cache, passes + 1
 
         first = (walk, _Path(nothing, nothing if self.children == "all" else None), cache, jnp.int32(0))
-        walk, _, _, passes = jax.lax.while_loop(lambda carry: more_unfinished(carry[0].done, until), step, first)
+        walk, _, _, passes = jax.lax.while_loop(lambda carry: ~carry[0].done.all(), step, first)
         score = take(walk.scores, walker.depth(walk)[:, None])[:, 0]
         tokens = cut(walk.tokens, walk.lengths)
-        return Walked(tokens, walk.lengths, walk.done, walk.failed, score, walk.queries, passes, walk.proposals)
+        return Walked(tokens, walk.lengths, walk.failed, score, walk.queries, passes, walk.proposals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,10 +363,12 @@ class _Walker:
                 erased=account.erased + up,
             ),
         )
-        stuck = here & ~up & ~down
         if not weighed:
-            walk = walk.replace(unseen=walk.unseen | down, proposals=walk.proposals + down, trials=walk.trials + stuck)
+            walk = walk.replace(
+                unseen=walk.unseen | down, proposals=walk.proposals + down, trials=walk.trials + (here & ~up & ~down)
+            )
             return self.arrive(walk, up)
+        stuck = here & ~up & ~down
         walk = self.arrive(walk.replace(done=walk.done | stuck, failed=walk.failed | stuck), up | down)
         # A node at which the run ends needs no pass either.
         return walk.replace(unseen=walk.unseen | (down & ~self.leaf(walk) & (walk.leaves_at < walk.stop_at)))

@@ -26,8 +26,6 @@ from padir.models.prefixes import prefix_steps
 from padir.nn.cache import DecoderCache
 from padir.types import PAD_ID, Array, PyTree
 
-# Rows of a batch that is worth dividing.
-_FEWEST = 256
 GREEDY = Sampling()
 NO_VERIFIER = AlwaysAccept()
 
@@ -159,41 +157,13 @@ class Generator:
         model, room = model_of(self.config), self.config.room
 
         def complete(
-            sampler: Any,
-            params: PyTree,
-            cache: DecoderCache,
-            rows: Rows,
-            judge: PyTree,
-            key: Array,
-            until: Array,
-            more: PyTree,
+            sampler: Any, params: PyTree, cache: DecoderCache, rows: Rows, judge: PyTree, key: Array, more: PyTree
         ) -> Generated:
             # Prompts have been read already, once for all samplers and streams.
             step_fn, _ = prefix_steps(model, params, jnp.asarray(SOURCE), rows.tokens[:, :0], room)
-            return sampler.generate(step_fn, cache, rows, for_rows(judge, rows, key), key, until=until, **more)
+            return sampler.generate(step_fn, cache, rows, for_rows(judge, rows, key), key, **more)
 
         return jax.jit(complete, static_argnums=0)
-
-    def _complete_rows(self, way: Completion, key: Array, cache: DecoderCache, rows: Rows) -> tuple:
-        """Completes a batch: tokens, lengths, failed and queries, each [N, …] NumPy.
-
-        Most rows take few passes and some take many, for which the whole batch would have to wait. So it ends when a
-        quarter is unfinished, and these begin anew, in a batch of a quarter of the size: with the same random numbers.
-        """
-        size = len(rows.live)
-        fewer = size // 4 if size >= _FEWEST else 0
-        arguments = way.judge, key, np.int32(fewer), dict(way.more)
-        found = self._complete(way.sampler, self._prepared, cache, rows, *arguments)
-        fields = jax.tree.map(np.array, (found.tokens, found.lengths, found.failed, found.queries))
-        left = np.flatnonzero(~np.asarray(found.done))
-        if len(left):
-            again = jax.tree.map(lambda field: _filled(np.asarray(field)[left], fewer), rows)
-            of_them = _some_rows(cache, _filled(left, fewer))
-            for field, anew in zip(
-                jax.tree.leaves(fields), jax.tree.leaves(self._complete_rows(way, key, of_them, again)), strict=True
-            ):
-                field[left] = anew[: len(left)]
-        return fields
 
     def complete(
         self,
@@ -242,8 +212,9 @@ class Generator:
             )
             cache = self._read_prompts(self._prepared, rows.tokens)
             for way, key, of_way in zip(completions, keys, parts, strict=True):
-                found = self._complete_rows(way, key, cache, rows)
-                of_way.append(jax.tree.map(lambda field, live=rows.live: field[live], found))
+                found = self._complete(way.sampler, self._prepared, cache, rows, way.judge, key, dict(way.more))
+                found = found.tokens, found.lengths, found.failed, found.queries
+                of_way.append(jax.tree.map(lambda field, live=rows.live: np.asarray(field)[live], found))
         back = np.argsort(order, kind="stable")
         together = [jax.tree.map(lambda *fields: np.concatenate(fields)[back], *of_way) for of_way in parts]
         return [self._completed(Prefixes(tokens, lengths), *others) for tokens, lengths, *others in together]
@@ -289,12 +260,6 @@ class Generator:
     def features(self, texts: Prefixes) -> np.ndarray:
         """Hidden states behind the last tokens: [n, E] float32."""
         return self.read(texts)[0][np.arange(len(texts.lengths)), texts.lengths]
-
-
-@jax.jit
-def _some_rows(cache: DecoderCache, numbers: Array) -> DecoderCache:
-    """The cache of some rows alone: numbers [n] int32."""
-    return jax.tree.map(lambda field: field[numbers], cache)
 
 
 def _filled(rows: np.ndarray, size: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from padir.data.dyck import first_errors
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.verifiers import RandomVerifier
-from padir.dyck import generator as generator_lib
 from padir.dyck.generator import GREEDY, Completion, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.language_model import SOURCE, model_of
 
@@ -77,26 +76,6 @@ def test_completion_depends_on_the_prompts_number_and_the_stream_alone(generator
     faults = first_errors(*first.outputs, CONFIG.grammar).positions
     np.testing.assert_array_equal(first.valid, (faults == 0) & (first.outputs.lengths == 7))
     assert first.means()["queries"] == first.queries.mean()
-
-
-def test_rows_that_take_longest_are_completed_in_smaller_batches(generator, prompts, monkeypatch):
-    """As they are in large ones."""
-    ways = [Completion(Backtracking(6, 2), "long", tiny_dyck.probe()), Completion(plain(nucleus(1.0)), "short")]
-    expected = generator.complete_all(prompts, ways)
-    sizes, dividing = [], tiny_dyck.generator()
-    complete = dividing._complete
-
-    def noted(sampler, params, cache, rows, *rest):
-        sizes.append(len(rows.live))
-        assert {len(leaf) for leaf in jax.tree.leaves(cache)} == {len(rows.live)}
-        return complete(sampler, params, cache, rows, *rest)
-
-    dividing.__dict__["_complete"] = noted
-    monkeypatch.setattr(generator_lib, "_FEWEST", 16)
-    found = dividing.complete_all(prompts, ways)
-    assert sizes[:3] == [64, 16, 4] and set(sizes) == {64, 16, 4}
-    for ours, theirs in zip(found, expected, strict=True):
-        jax.tree.map(np.testing.assert_array_equal, vars(ours), vars(theirs))
 
 
 def test_queries_are_tokens_kept_and_erased(generator, prompts):
