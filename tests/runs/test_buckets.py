@@ -95,10 +95,13 @@ def test_average(local, run, bucket, tmp_path):
 ARRAYS = "checkpoints/3/params/ocdbt.process_0/"
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("written", "fault"),
-    [(file, fault) for file in ("model.json", "checkpoints/3/_CHECKPOINT_METADATA") for fault in ("drop", 503)]
-    + [(ARRAYS, KILL)],
+    [
+        *((ARRAYS, KILL), ("model.json", 503), ("model.json", "drop")),
+        *(("checkpoints/3/_CHECKPOINT_METADATA", fault) for fault in ("drop", 503)),
+    ],
 )
 def test_an_average_whose_storage_fails_is_made_by_the_same_command(run, bucket, failing, written, fault):
     command = ["average", f"--run_dir={run}", f"--output_dir={bucket}/out", "--last=2"]
@@ -256,7 +259,8 @@ def test_models_that_are_served(local, run, monkeypatch):
     assert there.translator.translate(TEXTS, SHORT) == here.translator.translate(TEXTS, SHORT)
 
 
-@pytest.mark.parametrize(("written", "fault"), [("ar.txt", 503), ("ar.json", 503), ("ar.json", KILL)])
+@pytest.mark.first(1)
+@pytest.mark.parametrize(("written", "fault"), [("ar.json", KILL), ("ar.txt", 503), ("ar.json", 503)])
 def test_an_evaluation_whose_storage_fails_is_made_by_the_same_command(run, bucket, emulator, failing, written, fault):
     as_path(f"{bucket}/text").write_text("".join(f"{sentence(number)}\n" for number in range(6)))
     command = ["evaluate", f"--run_dir={run}", f"--output_dir={bucket}/out", "--name=ar", "--batch_size=8"]
