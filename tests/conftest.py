@@ -69,17 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what is slow unless it is asked for, and puts the files that take longest first."""
     if not config.getoption("--slow"):
-        met = collections.Counter()
-
-        def is_slow(item: pytest.Item) -> bool:
-            function = item.nodeid.split("[")[0]
+        met, quick, slow = collections.Counter(), [], []
+        for item in items:
+            function, first = item.nodeid.split("[")[0], item.get_closest_marker("first")
             met[function] += 1
-            first = item.get_closest_marker("first")
-            return bool(item.get_closest_marker("slow")) or (first is not None and met[function] > first.args[0])
-
-        slow = {item for item in items if is_slow(item)}
-        config.hook.pytest_deselected(items=list(slow))
-        items[:] = [item for item in items if item not in slow]
+            further = first is not None and met[function] > first.args[0]
+            (slow if further or item.get_closest_marker("slow") else quick).append(item)
+        config.hook.pytest_deselected(items=slow)
+        items[:] = quick
 
     def place(item: pytest.Item) -> int:
         name = item.path.relative_to(TESTS).as_posix()

@@ -48,7 +48,7 @@ def _check_snippets(app: Sphinx, env: Any) -> None:
         for name, path in paths.items()
         if path.suffix == ".md" and "generated" not in path.parts
     }
-    # Programs of several pages at once; those who compile the same share it.
+    # Programs of several pages at once; those that compile the same share it.
     with tempfile.TemporaryDirectory() as compiled, ThreadPoolExecutor(os.cpu_count()) as threads:
         ran = threads.map(lambda text: snippets.run_blocks(text, compiled), texts.values())
         for (name, text), failed in zip(texts.items(), ran, strict=True):

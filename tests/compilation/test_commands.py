@@ -100,7 +100,6 @@ def test_a_training_run_on_gpus(tmp_path):
     assert "cuda drivers" not in done.stderr
 
 
-@pytest.mark.slow
 @needs_cuda
 def test_what_does_not_fit_into_a_gpu_has_status_1():
     done = padir(

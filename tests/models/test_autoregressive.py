@@ -61,10 +61,10 @@ def sources():
 
 
 CONFIGS = {
-    "greedy": Autoregressive(**ROOM),
     "sampling": Autoregressive(**ROOM, sampling=Sampling(1.0, top_k=10), num_samples=3),
-    "nucleus": Autoregressive(**ROOM, sampling=Sampling(0.7, top_p=0.9)),
     "beam": BeamSearch(**ROOM),
+    "greedy": Autoregressive(**ROOM),
+    "nucleus": Autoregressive(**ROOM, sampling=Sampling(0.7, top_p=0.9)),
     "best of beam": BeamSearch(**ROOM, num_hypotheses=1, alpha=0.6),
 }
 

@@ -29,12 +29,12 @@ RNG = np.random.default_rng(0)
 # Few rows, which `project` multiplies the weight with first, many, and one, of which it makes eight.
 ROWS = (2, 3), (70,), (1, 1)
 DECODES = {
+    "greedy": (AR, Autoregressive()),
     "refinement": (PADIR, Refinement(num_steps=4, num_hypotheses=2, stop=StopNever())),
     "shortcuts": (
         PADIR,
         Refinement(num_steps=4, num_hypotheses=2, candidates=3, keep_hypotheses=1, active_positions=4),
     ),
-    "greedy": (AR, Autoregressive()),
     "beam": (AR, BeamSearch(beam_size=3)),
 }
 
@@ -144,7 +144,7 @@ def test_a_network_of_bfloat16_is_that_already():
     assert Decoder(model, params, compute_type="bfloat16").product_type == "bfloat16"
 
 
-@pytest.mark.first(1)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", DECODES)
 def test_int8_decodes_what_the_same_rounding_in_float32_decodes(name, monkeypatch):
     """The plain path: factors are rounded, and multiplied as floats."""

@@ -253,7 +253,7 @@ def corpus(tiny, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["at once", "killed"])
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["killed", "at once"])
 def test_two_processes_translate_together(launch, corpus, tiny, bucket, tmp_path, killed):
     """Each on its own devices; one checks and speaks; together what one stream of one process writes.
 
@@ -299,7 +299,6 @@ def test_two_processes_translate_together(launch, corpus, tiny, bucket, tmp_path
     assert places == [("a.txt", 6), ("a.txt", 51), ("b.txt", 50)]
 
 
-@pytest.mark.slow
 def test_two_processes_distil_together(launch, tiny, bucket, tmp_path):
     """In a bucket, the same set as of one process on disk; a chunk is decoded by one of them."""
     options = ["--limit=48", "--chunk_size=8", "--batch_size=8"]

@@ -233,7 +233,7 @@ def test_layers_in_a_loop_are_trained_alike(accumulate):
 
 
 # The last of the file: what is compiled after it would be optimised, too.
-@pytest.mark.slow
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("options", [{"ema_decay": 0.9}, {"accumulate": 2}, {}, {"skip_non_finite": True}], ids=str)
 def test_nothing_of_the_state_is_copied(options):

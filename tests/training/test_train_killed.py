@@ -161,7 +161,7 @@ print(json.dumps([statuses, unfinished, finished, digests]))
 @pytest.mark.parametrize(
     ("kills", "processes", "where"),
     [
-        (4, 2, "bucket"),
+        *((4, 1, "disk"), (4, 2, "bucket")),
         *(pytest.param(10, *each, marks=pytest.mark.slow) for each in ((2, "bucket"), (1, "disk"), (2, "disk"))),
     ],
 )
