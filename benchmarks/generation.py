@@ -53,10 +53,14 @@ COSTS = ("queries", "verifier_calls", "decoder_passes", "backtracks", "erased")
 
 
 class System(NamedTuple):
-    """How sentences are translated: `judge` is None of greedy decoding, or `LISTED` for lists of each sentence."""
+    """How sentences are translated.
+
+    `judge` is a verifier of prefixes, or a `Judge` that says which layer it reads; `LISTED` for lists of each sentence;
+    None of greedy decoding.
+    """
 
     config: Autoregressive | Guided
-    judge: Verifier | str | None = None
+    judge: Verifier | Judge | str | None = None
     is_random: bool = True
 
 
@@ -96,7 +100,7 @@ class Bench:
             if isinstance(config, Guided):
                 if system.judge == LISTED:
                     judge = Listed(listed, model.ids.vocab_size)
-                options["judge"] = Judge(judge)
+                options["judge"] = judge if isinstance(judge, Judge) else Judge(judge)
             found = model.decode(params, source, key, config, **options)
             lengths, account, failed = found.predicted_lengths, found.queries, found.failed
             if account is None:
@@ -167,7 +171,7 @@ def _mean(name: str, values: list[float]) -> dict[str, float]:
     return {name: float(np.mean(values)), f"{name}_standard_error": error}
 
 
-def systems(trained: Verifier, temperature: float) -> dict[str, System]:
+def systems(trained: Judge, temperature: float) -> dict[str, System]:
     """By name; `RANDOM` is added when it is known how often the trained verifier objects."""
     sampling = Sampling(temperature=temperature)
     return {
@@ -204,7 +208,7 @@ def claims(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"claim": claim, "measured": float(value), "holds": bool(holds)} for claim, value, holds in found]
 
 
-def measured(bench: Bench, trained: Verifier, seeds: int, temperature: float) -> dict[str, dict[str, Any]]:
+def measured(bench: Bench, trained: Judge, seeds: int, temperature: float) -> dict[str, dict[str, Any]]:
     """Scores of all systems, by name."""
     every = systems(trained, temperature)
     outputs: dict[str, list[Outputs]] = {}
@@ -256,7 +260,7 @@ def main() -> None:
     teacher = load(options.teacher)
     test = PreparedSet.open(options.data).split("test")
     examples = test.read(range(min(options.sentences or len(test), len(test))))
-    trained = load_verifier(options.verifier, teacher.params).probe
+    trained = Judge(*load_verifier(options.verifier, teacher.params))
     rows = measured(Bench(teacher, examples, options.batch), trained, options.seeds, options.temperature)
     result = {
         "facts": run_facts(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ def learn_dyck(
     output_dir: str,
     config: BracketsConfig,
     quick: bool = False,
+    parts: Sequence[str] = (),
     seed: int | None = None,
     seeds: int | None = None,
     processes: int = 2,
@@ -34,8 +35,9 @@ def learn_dyck(
     Args:
       output_dir: the folder to write to.
       config: the settings.
-      quick: whether to run the exact parts in small and one pair of short training runs: about a minute. Numbers of
-        trained networks mean little then.
+      quick: whether to run the exact parts in small and one pair of short training runs. Numbers of trained networks
+        mean little then.
+      parts: the parts to make; those of `config` by default, see `BracketsConfig`.
       seed: the base seed; that of `config` if None.
       seeds: number of pairs of runs, with and without the contrastive term; that of `config` if None.
       processes: number of child processes, each of which works on one part at a time; 1 uses this process only.
@@ -44,10 +46,13 @@ def learn_dyck(
       The contents of each part's JSON file, by part.
 
     Raises:
-      PadirError: `processes` is below 1, or `output_dir` cannot be created.
+      PadirError: there is no such part, `processes` is below 1, or `output_dir` cannot be created.
     """
+    if isinstance(parts, str):
+        raise PadirError(f"learn_dyck.parts: {parts!r} is no list; there are {', '.join(PARTS)}")
     if processes < 1:
         raise PadirError(f"learn_dyck.processes: {processes} must be at least 1")
+    config = dataclasses.replace(config, parts=tuple(parts)) if parts else config
     config = config.quick() if quick else config
     given = {name: value for name, value in (("seed", seed), ("seeds", seeds)) if value is not None}
     config = dataclasses.replace(config, **given)
@@ -167,6 +172,9 @@ _NOTES = {
     "variation": [
         f"The thesis's random baseline is {RANDOM_ROWS}; ours is of causal patterns with rows uniform on the simplex.",
         "The thesis does not say T_max of its linear positions; ours is the longest length in training.",
+        "The thesis calls the networks of Fig 2.11 GPT-2-like, and trains on complete words and on prefixes. Ours have "
+        "the layer (2.42) and are trained on complete words. BracketNetwork.layer = 'gpt' and BracketTraining.data = "
+        "'prefixes' choose the others.",
     ],
     "architectures": ["Sentences are complete words of 18 brackets: 19 positions with the start token."],
 }

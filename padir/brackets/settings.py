@@ -38,6 +38,11 @@ class Variation:
     def __post_init__(self):
         if self.seeds < 2:
             raise PadirError(f"Variation.seeds: {self.seeds} networks cannot differ; use at least 2")
+        if self.network.positions == "linear" and self.network.longest != self.training.longest:
+            raise PadirError(
+                f"Variation.network: T_max of its positions is {self.network.longest}, but the longest sequences have "
+                f"{self.training.longest} brackets; set BracketNetwork.longest to that"
+            )
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class BracketsConfig:
             require_in(self, name, low)
             require_ascending(self, name)
         require_in(self, "units", 1, 40)
+        require_in(self, "seed", 0, 2**31)
         require_in(self, "contrastive", 1e-9)
         if unknown := sorted(set(self.parts) - {*EXACT, *TRAINED}):
             raise PadirError(
@@ -129,11 +135,14 @@ class BracketsConfig:
             raise PadirError("BracketsConfig.variations: is empty; give @Variation() objects, or leave that part out")
 
     def quick(self) -> BracketsConfig:
-        """The exact parts in small, and one pair of runs: about a minute. Trained numbers mean little."""
-        few = dataclasses.replace(self.training, steps=600)
+        """The exact parts in small, and one pair of runs. Trained numbers mean little.
+
+        Of the parts, those that take long are left out, unless there are no others.
+        """
+        few = dataclasses.replace(self.training, steps=min(self.training.steps, 600))
         return dataclasses.replace(
             self,
-            parts=(*EXACT, "complete"),
+            parts=tuple(part for part in self.parts if part in (*EXACT, "complete")) or self.parts,
             training=few,
             seeds=1,
             uniform_seeds=1,

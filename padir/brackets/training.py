@@ -34,6 +34,8 @@ class BracketTraining:
       longest: longest sequences.
       steps, batch_size: updates, and sequences for each.
       learning_rate: of Adam.
+      decay: the share of the steps, the last ones, in which the learning rate falls evenly to 0 (ours: a network then
+        depends less on the step at which it stops).
       contrastive: weight of the contrastive term (2.58), a mean over positions.
     """
 
@@ -43,6 +45,7 @@ class BracketTraining:
     steps: int = 1500
     batch_size: int = 64
     learning_rate: float = 3e-3
+    decay: float = 0.0
     contrastive: float = 0.0
 
     def __post_init__(self):
@@ -52,10 +55,20 @@ class BracketTraining:
                 raise PadirError(f"BracketTraining.{name} = {getattr(self, name)!r}: must be one of {choices}")
         for name in ("longest", "steps", "batch_size"):
             whole(f"BracketTraining.{name}", getattr(self, name))
-        for name in ("learning_rate", "contrastive"):
+        for name in ("learning_rate", "contrastive", "decay"):
             finite(f"BracketTraining.{name}", getattr(self, name))
+        if self.decay > 1:
+            raise PadirError(f"BracketTraining.decay: {self.decay} is a share of the steps; use 0 to 1")
         if self.data == "complete" and self.longest % 2:
             raise PadirError(f"BracketTraining.longest: {self.longest} is odd, but complete words have even lengths")
+
+
+def learning_rates(training: BracketTraining) -> optax.Schedule:
+    """Step, from 0 → the learning rate of its update."""
+    falling = round(training.decay * training.steps)
+    if not falling:
+        return optax.constant_schedule(training.learning_rate)
+    return optax.linear_schedule(training.learning_rate, 0.0, falling, training.steps - falling)
 
 
 def draw(training: BracketTraining, language: DyckLanguage, key: Array, rows: int) -> Sequences:
@@ -128,7 +141,7 @@ def _train(
     network: BracketNetwork, language: DyckLanguage, training: BracketTraining, params: Params, seeds: Array
 ) -> tuple[Params, Array]:
     """Trains networks from given parameters, each with a leading axis S."""
-    optimizer = optax.adam(training.learning_rate)
+    optimizer = optax.adam(learning_rates(training))
 
     def objective(params: Params, batch: Sequences, key: Array) -> tuple[Array, Array]:
         entropy, term = losses(network, language, training, params, batch, key)

@@ -166,6 +166,10 @@ class Vocabulary:
             for i in ids
         ]
 
+    def pieces_as_written(self, text: str) -> list[str]:
+        """Returns the pieces of a text, without EOS, as `encode` cuts it; what no piece spells stands as written."""
+        return self._processor.encode(text, out_type=str)
+
     def spellings(self) -> list[str | None]:
         """The characters that each piece spells, with spaces; None of ids that spell none by themselves.
 

@@ -381,17 +381,17 @@ def _draw(
         if row.text == example.target_text and row.predicted_length <= 16
     ]
     chosen = max(valid or [0], key=lambda index: translations[name][index].steps_run)
-    source = examples[chosen].source_ids
-    translation, told = watch(translator, source, systems[name][1], name=name)
+    source, text = examples[chosen].source_ids, examples[chosen].source_text
+    translation, told = watch(translator, source, systems[name][1], name=name, text=text)
     pictures.refinement_steps(
         report_dir / "refinement.png",
-        examples[chosen].source_text,
+        text,
         jax.tree.map(lambda field: field[:, 0], translation.trace),
         translation.steps_run,
         translator.vocabulary.pieces,
     )
     teacher, decode = systems[TEACHER]
-    shown_beside = watch(teacher, source, decode, name=TEACHER)[1]
+    shown_beside = watch(teacher, source, decode, name=TEACHER, text=text)[1]
     write_text(report_dir / pictures.WATCHED, page.standalone([told, shown_beside], title="PaDIR: the demo"))
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.inference.translator import Translation
 from padir.models.kinds import DecodeConfig
 
@@ -53,8 +54,9 @@ def cost_under_constraint(translations: Sequence[Translation], decode: DecodeCon
 def queries_per_token(translations: Sequence[Translation], decode: DecodeConfig) -> float | None:
     """Tokens chosen by the model, kept or not, for each token of the outputs; EOS counts.
 
-    All hypotheses of a refinement are counted as if they were as long as the best. Sentences without an output cost
-    nothing. None if there is no output at all.
+    All hypotheses of a refinement, and all drafts of verified decoding, are counted as if as long as the best.
+    A verifier chooses as many tokens as it reads. Sentences without an output cost nothing. None if there is no output
+    at all.
     """
     there = [each for each in translations if not each.failed]
     written = sum(each.predicted_length for each in there)
@@ -62,6 +64,15 @@ def queries_per_token(translations: Sequence[Translation], decode: DecodeConfig)
         return None
     if isinstance(decode, Refinement):
         chosen = decode.hypotheses_per_source * sum(each.steps_run * each.predicted_length for each in there)
+    elif isinstance(decode, Verified):
+        chosen = sum(_chosen_by_rounds(each, decode) for each in there)
     else:
         chosen = decode.rows_per_source * sum(each.steps_run for each in there)
     return chosen / written
+
+
+def _chosen_by_rounds(translation: Translation, decode: Verified) -> int:
+    """Tokens that the passes of verified decoding choose: of all positions in the first round, later of a window."""
+    first = decode.num_hypotheses * (decode.draft_steps + 1) * translation.predicted_length
+    later = decode.length_beam * (decode.redraft_steps + 1) * min(decode.window, translation.predicted_length)
+    return first + (translation.rounds - 1) * later

@@ -51,7 +51,6 @@ class Decoder:
       helper: the rescorer or verifier, with its parameters on all devices; None without one.
       verifies_itself: whether the helper is the model's own causal mode.
       judge: who judges what is generated under a verifier (`Guided`), on all devices; None without one.
-      decoding_params: the parameters in the form that decoding uses (`BaseModel.for_decoding`).
       compute_type: the type that the factors of products with weights are rounded to; None if they are not rounded.
     """
 
@@ -101,7 +100,7 @@ class Decoder:
             host_memory.keep_freed()
         everywhere = sharding.replicated(self._mesh)
         self.params, self.helper, self.judge = jax.device_put((params, helper, judge), everywhere)
-        self.decoding_params = model.for_decoding(self.params, compute_type)
+        self._decoding_params = model.for_decoding(self.params, compute_type)
         self._decoding_helper = None if helper is None else self.helper.for_decoding(compute_type)
         self._key = rng.stream(seed, "decode")
         # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
@@ -126,9 +125,20 @@ class Decoder:
         if self.verifies_itself:
             helper = Verifier(self.model.causal_mode, causal_params(params), is_own=True)
         other.params, other.helper, other.judge, other._programs = params, helper, judge, {}
-        other.decoding_params = self.model.for_decoding(params, self.compute_type)
+        other._decoding_params = self.model.for_decoding(params, self.compute_type)
         other._decoding_helper = None if helper is None else helper.for_decoding(self.compute_type)
         return other
+
+    @property
+    def decoding_params(self) -> DecodingParams:
+        """The parameters in the form that decoding uses (`BaseModel.for_decoding`).
+
+        Raises:
+          PadirError: the decoder is closed.
+        """
+        if self._is_closed:
+            raise PadirError("this translator is closed; open the model once more with padir.load")
+        return self._decoding_params
 
     @property
     def longest_source(self) -> int:
@@ -208,8 +218,6 @@ class Decoder:
         return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace)) if steps else found
 
     def _program(self, decode: DecodeConfig) -> tuple[Program, list[Array]]:
-        if self._is_closed:
-            raise PadirError("this translator is closed; open the model once more with padir.load")
         known = self._programs.get(decode)
         if known is None:
             leaves, structure = jax.tree.flatten(self.inputs(decode))
@@ -225,7 +233,7 @@ class Decoder:
         with self._lock:
             self._is_closed = True
             self._programs.clear()
-            self.params = self.decoding_params = None
+            self.params = self._decoding_params = None
             self.helper = self._decoding_helper = self.judge = None
 
     def __enter__(self) -> Self:
@@ -270,12 +278,13 @@ class Decoder:
 
     def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | Judge | None]:
         """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and who helps it."""
+        params = self.decoding_params
         if isinstance(decode, Guided):
-            return (self._decoding_helper.params if self.verifies_itself else self.decoding_params), self.judge
+            return (self._decoding_helper.params if self.verifies_itself else params), self.judge
         if not self.verifies_itself or isinstance(decode, Verified):
-            return self.decoding_params, self._decoding_helper
+            return params, self._decoding_helper
         # No array is passed that is not needed: each adds latency.
-        return (self.decoding_params if isinstance(decode, Refinement) else self._decoding_helper.params), None
+        return (params if isinstance(decode, Refinement) else self._decoding_helper.params), None
 
     def padded_rows(self, sources: int) -> int:
         """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""

@@ -91,7 +91,12 @@ def trace_document(
 
 
 def watch(
-    translator: Translator, source: Sequence[int], decode: DecodeConfig | None = None, *, name: str | None = None
+    translator: Translator,
+    source: Sequence[int],
+    decode: DecodeConfig | None = None,
+    *,
+    name: str | None = None,
+    text: str | None = None,
 ) -> tuple[Translation, Document]:
     """Translates one source, and tells of it.
 
@@ -102,13 +107,14 @@ def watch(
       source: token ids, ending in EOS.
       decode: how; the translator's default if None. It is changed as `traced` says.
       name: of the model.
+      text: the source as it was written, which the document then tells: token ids do not say what UNK was.
     """
     decode = traced(translator.checked(decode))
 
     def once() -> Translation:
         return translator.translate_ids([source], decode, batch_size=1)[0]
 
-    return _timed(translator, once, name)
+    return _timed(translator, once, name, text)
 
 
 def watch_further(
@@ -122,15 +128,23 @@ def watch_further(
     name: str | None = None,
 ) -> tuple[Translation, Document]:
     """`continue_from`, and tells of it; likewise."""
-    return _timed(translator, lambda: continue_from(translator, text, tokens, clamped, length, decode=decode), name)
+    arguments = text, tokens, clamped, length
+    return _timed(translator, lambda: continue_from(translator, *arguments, decode=decode), name, text)
 
 
-def _timed(translator: Translator, once: Callable[[], Translation], name: str | None) -> tuple[Translation, Document]:
+def _timed(
+    translator: Translator, once: Callable[[], Translation], name: str | None, text: str | None
+) -> tuple[Translation, Document]:
     once()
     began = time.perf_counter()
     translation = once()
     seconds = time.perf_counter() - began
-    return translation, trace_document(translation, translator, seconds=seconds, name=name)
+    told = trace_document(translation, translator, seconds=seconds, name=name)
+    if text is not None:
+        pieces = [*translator.vocabulary.pieces_as_written(text), *told["source"]["pieces"][-1:]]
+        if len(pieces) == len(told["source"]["pieces"]):
+            told["source"] = {"text": text, "pieces": pieces}
+    return translation, told
 
 
 def continue_from(
@@ -161,13 +175,13 @@ def continue_from(
       PadirError: the model is not parallel or is under a constraint, a token is none of its pieces, `clamped` is not
         as long as `tokens`, or the length is impossible or would cut what is clamped.
     """
-    decode = translator.checked(decode)
+    decode = traced(translator.checked(decode))
     if not isinstance(decode, Refinement) or translator.constraint is not None:
         raise PadirError("continue_from: needs a refinement by a parallel model without a constraint")
     source = translator.tokenize(text)
     ids, fixed = _edited(translator, tokens, clamped, length)
     found = translator.continue_ids(source, ids, fixed, decode)
-    translation = translator.translation(found, 0, traced(decode), source)
+    translation = translator.translation(found, 0, decode, source)
     origin = dataclasses.replace(translation.origin, clamped=tuple(fixed), edited=tuple(ids))
     return dataclasses.replace(translation, origin=origin)
 

@@ -64,7 +64,7 @@ def _watched(translator: Translator, text: str, run_dir: str, decode: DecodeConf
     chosen = translator.checked(decode, has_lengths=False)
     if decode is None and isinstance(chosen, Refinement):
         chosen = dataclasses.replace(chosen, num_hypotheses=min(_LENGTHS, translator.model.max_target_length))
-    return watch(translator, translator.tokenize(text), chosen, name=as_path(run_dir).resolve().name)[1]
+    return watch(translator, translator.tokenize(text), chosen, name=as_path(run_dir).resolve().name, text=text)[1]
 
 
 def _write(path: str, content: str) -> None:

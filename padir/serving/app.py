@@ -15,6 +15,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -68,15 +69,15 @@ class Server:
         self._needed = [call for model in models for call in model.warm_up()] if warm_up else []
         # The page's as well: while one is compiled, requests wait.
         self._needed += [call for model in models for call in model.warm_up_page()] if warm_up else []
-        self._warm = 0
+        self._warm, self._failed = 0, ""
         self.metrics.gauge("padir_queue_texts", "Texts that wait.", lambda: len(self.batcher or ()))
         self.metrics.gauge("padir_warm_programs", "Programs compiled at the start.", lambda: self._warm)
         self.metrics.gauge("padir_ready", "1 when all programs are compiled.", lambda: self.is_ready)
 
     @property
     def is_ready(self) -> bool:
-        """Whether all programs that the page and queries without options need are compiled."""
-        return self.batcher is not None and self._warm >= len(self._needed)
+        """Whether all programs that the page and queries without options need are compiled, and batches are taken."""
+        return self.batcher is not None and self.batcher.is_running and self._warm >= len(self._needed)
 
     @contextlib.asynccontextmanager
     async def running(self, app: Starlette) -> AsyncIterator[None]:
@@ -92,14 +93,21 @@ class Server:
         await self.batcher.close()
 
     def _warm_one(self, call: Callable[[], None]) -> None:
-        call()
+        try:
+            call()
+        except Exception as error:
+            self._failed = f"a program could not be compiled: {error}".splitlines()[0]
+            raise
         self._warm += 1
 
     async def translate(self, request: Request) -> Response:
         """`POST /translate`."""
         asked = query(await self._fields(request), self.limits)
         self._check_languages(asked.source, asked.target)
-        work = Work(self._model(asked.model), asked, self.limits, self._deadline(request))
+        # A server that is busy must not put long texts into tokens first, only to refuse them.
+        self.batcher.check_room(sum(not text.isspace() for text in asked.texts if text))
+        # In a thread, so that others are answered while a long text is put into tokens.
+        work = await asyncio.to_thread(Work, self._model(asked.model), asked, self.limits, self._deadline(request))
         return await self._answer(request, work)
 
     async def refine(self, request: Request) -> Response:
@@ -185,10 +193,12 @@ class Server:
         return JSONResponse([model.described() for model in self.models.values()])
 
     async def health(self, request: Request) -> Response:
-        """`GET /health`: 200 once all programs are compiled, before that 503 with how far it has come."""
+        """`GET /health`: 200 once all programs are compiled, else 503 with how far it has come or what has failed."""
         if self.is_ready:
             return JSONResponse({"status": "ready"})
         progress = {"status": "warming", "warm": self._warm, "of": len(self._needed)}
+        if self._failed or not self.batcher.is_running:
+            progress |= {"status": "failed", "error": self._failed or "no batches are taken any more"}
         return JSONResponse(progress, 503)
 
     async def show_metrics(self, request: Request) -> Response:
@@ -196,12 +206,13 @@ class Server:
         return Response(self.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
 
-def application(server: Server, *, cors_origins: Sequence[str] = ()) -> Starlette:
+def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> Starlette:
     """Returns the ASGI application of a server.
 
     Args:
       server: what it serves.
       cors_origins: the origins whose pages may call it from a browser; none by default.
+      hosts: the names under which it may be called; any by default.
     """
     routes = [
         Route("/translate", _counted(server, server.translate), methods=["POST"]),
@@ -212,10 +223,10 @@ def application(server: Server, *, cors_origins: Sequence[str] = ()) -> Starlett
         Route("/metrics", server.show_metrics),
         *(Route(path, _file(content, kind)) for path, (content, kind) in _page().items()),
     ]
-    middleware = []
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if cors_origins:
         allowed = {"allow_origins": list(cors_origins), "allow_methods": ["GET", "POST"]}
-        middleware = [Middleware(CORSMiddleware, **allowed, allow_headers=["content-type"])]
+        middleware.append(Middleware(CORSMiddleware, **allowed, allow_headers=["content-type"]))
     return Starlette(routes=routes, middleware=middleware, lifespan=server.running)
 
 

@@ -38,6 +38,8 @@ class Item:
       content: what `Batcher.decode` is given.
       request: of the request it belongs to; items of one request never wait for those of others.
       deadline: by `time.monotonic`; past it the item is not decoded any more.
+      arrived: by `time.monotonic`, when it was submitted.
+      future: gets its `Answer`, from when it was submitted.
     """
 
     kind: Any
@@ -45,8 +47,8 @@ class Item:
     content: Any
     request: object
     deadline: float
-    arrived: float = field(default_factory=time.monotonic)
-    future: asyncio.Future = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    arrived: float = field(init=False)
+    future: asyncio.Future = field(init=False)
 
 
 class Batcher:
@@ -90,6 +92,11 @@ class Batcher:
         """The number of items that wait."""
         return len(self._queue)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether batches are taken."""
+        return self._task is not None and not self._task.done()
+
     def start(self) -> None:
         """Starts to take batches; an event loop must be running."""
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -109,17 +116,24 @@ class Batcher:
         self._arrived.set()
 
     def submit(self, items: Sequence[Item]) -> None:
-        """Adds items, all or none; the future of each gets an `Answer`.
+        """Adds items, all or none, and gives each its `future`.
 
         Raises:
           RequestRefused: 429 if they do not fit into the queue, 503 if the server is stopping.
         """
-        if self._closing:
-            raise RequestRefused(503, "the server is stopping")
-        if len(self._queue) + len(items) > self._max_queue:
-            raise RequestRefused(429, f"the queue of {self._max_queue} texts is full; try again later")
+        self.check_room(len(items))
+        now, loop = time.monotonic(), asyncio.get_running_loop()
+        for item in items:
+            item.arrived, item.future = now, loop.create_future()
         self._queue.extend(items)
         self._arrived.set()
+
+    def check_room(self, count: int) -> None:
+        """Raises what `submit` raises if so many items would not be taken now."""
+        if self._closing:
+            raise RequestRefused(503, "the server is stopping")
+        if len(self._queue) + count > self._max_queue:
+            raise RequestRefused(429, f"the queue of {self._max_queue} texts is full; try again later")
 
     def withdraw(self, items: Sequence[Item], reason: str) -> None:
         """Takes items that nobody wants any more out of the queue; those in a batch are decoded in vain.

@@ -11,20 +11,29 @@ import uvicorn
 from padir.errors import PadirError
 from padir.serving.app import COMPILING_SECONDS, Server, application
 
+# Names of this machine for itself.
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
-def listen(server: Server, *, host: str, port: int, cors_origins: Sequence[str] = ()) -> None:
+
+def listen(
+    server: Server, *, host: str, port: int, cors_origins: Sequence[str] = (), hosts: Sequence[str] | None = None
+) -> None:
     """Runs a server until SIGTERM or SIGINT, and then until the requests in flight are answered.
 
     Args:
       server: what is served.
       host, port: where it listens.
       cors_origins: see `application`.
+      hosts: likewise. None takes this machine's names for itself if it listens to this machine only, so that no page
+        can reach the server under a name of its own, and else any.
 
     Raises:
       PadirError: it cannot listen there.
     """
+    if hosts is None:
+        hosts = _LOOPBACK if host in _LOOPBACK else ("*",)
     config = uvicorn.Config(
-        application(server, cors_origins=cors_origins),
+        application(server, cors_origins=cors_origins, hosts=hosts),
         host=host,
         port=port,
         access_log=False,

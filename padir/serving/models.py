@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.inference.decoder import SOURCE_BUCKETS, source_width
-from padir.inference.trace import watch, watch_further
+from padir.inference.trace import traced, watch, watch_further
 from padir.inference.translation import Translation
 from padir.inference.translator import Translator
 from padir.models.kinds import DecodeConfig
@@ -33,12 +35,14 @@ class ServedModel:
       translator: the opened model.
       decode: how it decodes if a query does not say otherwise.
       sizes: the numbers of rows that it is compiled for, ascending.
+      examples: texts that the page offers.
     """
 
     name: str
     translator: Translator
     decode: DecodeConfig
     sizes: tuple[int, ...]
+    examples: tuple[str, ...] = ()
 
     @property
     def longest_source(self) -> int:
@@ -46,13 +50,13 @@ class ServedModel:
         return self.translator.longest_source
 
     def described(self) -> dict[str, Any]:
-        """Returns the name of the model, its kind, and whether it refines, for the page and for clients."""
+        """Returns name and kind of the model, whether it refines, and examples, for the page and for clients."""
         model, refines = self.translator.model, isinstance(self.decode, Refinement)
         kind = "padir" if isinstance(model, PadirModel) else "autoregressive"
         told = {"name": self.name, "kind": kind, "refines": refines, "longestSource": self.longest_source}
         if refines:
             told |= {"steps": self.page_decode.num_steps, "lengths": self.page_decode.num_hypotheses}
-        return told
+        return told | {"examples": list(self.examples)}
 
     @property
     def page_decode(self) -> DecodeConfig:
@@ -119,9 +123,21 @@ class ServedModel:
         padded = [*sources, *[sources[-1]] * (rows - len(sources))]
         return self.translator.translate_ids(padded, decode, batch_size=rows)[: len(sources)]
 
-    def watch(self, source: Sequence[int], decode: DecodeConfig) -> tuple[Translation, dict[str, Any]]:
-        """Translates one source, and returns the document of its trace with it."""
-        return watch(self.translator, source, decode, name=self.name)
+    def watch(self, source: Sequence[int], decode: DecodeConfig, text: str) -> tuple[Translation, dict[str, Any]]:
+        """Translates one source, and returns the document of its trace with it.
+
+        The document's `timings` also tell, as `served_ms`, how long the same source takes as a request without a trace.
+
+        Args:
+          source: token ids, ending in EOS.
+          decode: how.
+          text: the source as it was written.
+        """
+        found = watch(self.translator, source, decode, name=self.name, text=text)
+        began = time.perf_counter()
+        self.translate([source], self.decode)
+        found[1]["timings"]["served_ms"] = round(1000 * (time.perf_counter() - began), 3)
+        return found
 
     def go_on(self, edit: Edit, decode: DecodeConfig) -> tuple[Translation, dict[str, Any]]:
         """Goes on from an edited hypothesis, and returns the translation and the document of its trace.
@@ -144,9 +160,19 @@ class ServedModel:
         ]
 
     def warm_up_page(self) -> list[Callable[[], None]]:
-        """Returns a call for each program that the page needs besides, for sentences of up to 32 tokens."""
-        widths = [width for width in self._widths if width <= 32]
-        return [lambda width=width: self.watch(self._source(width), self.page_decode) and None for width in widths]
+        """Returns a call for each width that the page needs besides, for sentences of up to 32 tokens.
+
+        It compiles the trace and going on from an edited hypothesis.
+        """
+        return [lambda width=width: self._watch_any(width) for width in self._widths if width <= 32]
+
+    def _watch_any(self, width: int) -> None:
+        source, translator = self._source(width), self.translator
+        watch(translator, source, self.page_decode)
+        if isinstance(self.decode, Refinement) and translator.constraint is None:
+            # Some decode in a way that nothing goes on from; then the page is told so.
+            with contextlib.suppress(PadirError):
+                translator.continue_ids(source, [EOS_ID], [False], traced(self.decode))
 
     @property
     def _widths(self) -> list[int]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 # A sentence ends at ., !, ? or … with closing quotes and brackets before white space, at the full-width forms of these,
-# which no space follows, and at a line break.
-_END = re.compile(r"""[.!?…]+['"”“’‘»«)\]]*(?=\s)|[。！？]+[」』”）]*|(?=\n)""")
+# which no space follows, and at a line break. White space is looked for afterwards: within the pattern it would be
+# looked for from every dot of a long row.
+_END = re.compile(r"""[.!?…]+['"”“’‘»«)\]]*|[。！？]+[」』”）]*|(?=\n)""")
+_SPACE = re.compile(r"\s*")
 # Words that end in a full stop inside a sentence, without it.
 _SHORT = frozenset(("dr", "mr", "mrs", "ms", "prof", "st", "nr", "bzw", "ca", "evtl", "ggf", "vgl", "vs", "hr", "fr"))
 
@@ -23,7 +25,9 @@ def split(text: str) -> list[tuple[str, str]]:
         end = match.end()
         if end <= start or _is_inside(text, match):
             continue
-        after = len(text) - len(text[end:].lstrip())
+        after = _SPACE.match(text, end).end()
+        if after == end and match.group()[:1] in tuple(".!?…"):
+            continue
         found.append((text[start:end], text[end:after]))
         start = after
     if start < len(text):

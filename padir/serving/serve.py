@@ -36,7 +36,9 @@ def serve(
     limits: Limits = Limits(),
     source_language: str | None = None,
     target_language: str | None = None,
+    examples: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
+    hosts: Sequence[str] | None = None,
     warm_up: bool = True,
     seed: int = 0,
 ) -> None:
@@ -60,7 +62,10 @@ def serve(
       max_wait_ms: how long a text may wait for others to share its batch. A request alone never waits.
       limits: what is accepted.
       source_language, target_language: codes such as 'de' and 'en'. If given, requests for others are refused.
+      examples: texts that the page offers to begin with.
       cors_origins: origins, such as 'https://example.org', whose pages may call the server from a browser.
+      hosts: names that requests may call the server by, such as 'translate.example.org'. By default any, but a server
+        that only this machine can reach answers to this machine's names alone.
       warm_up: whether to compile all programs at the start.
       seed: the seed of random decoding.
 
@@ -75,6 +80,8 @@ def serve(
 
     if (source_language is None) != (target_language is None):
         raise PadirError("serve: give both source_language and target_language, or neither")
+    if constraint is not None and others:
+        raise PadirError("serve.constraint: would hold for the first model only; serve the others without it")
     if not 0 <= max_wait_ms <= 1000:
         raise PadirError(f"serve.max_wait_ms: {max_wait_ms} is not from 0 to 1000 milliseconds")
     paths = _named(run_dir, name, others)
@@ -85,10 +92,10 @@ def serve(
         translator = load(path, seed=seed, compute_type=compute_type, **({} if index else options))
         chosen = _for_batches(translator) if index or decode is None else decode
         chosen = translator.checked(chosen, has_lengths=False)
-        models.append(ServedModel(called, translator, chosen, sizes))
+        models.append(ServedModel(called, translator, chosen, sizes, () if index else tuple(examples)))
     languages = None if source_language is None else (source_language, target_language)
     server = Server(models, limits, max_wait=max_wait_ms / 1e3, languages=languages, warm_up=warm_up)
-    listen(server, host=host, port=port, cors_origins=cors_origins)
+    listen(server, host=host, port=port, cors_origins=cors_origins, hosts=hosts)
 
 
 def _for_batches(translator: Translator) -> DecodeConfig:

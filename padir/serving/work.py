@@ -58,12 +58,12 @@ class Work:
                 (self._item(sentence, f"{what}, sentence {number}") if sentence.strip() else None, after)
                 for number, (sentence, after) in enumerate(split(text), 1)
             ]
-        return [(self._item(text, what, may_split=not self._query.split), "")]
+        return [(self._item(text, what, may_split=not (self._query.split or self._query.trace)), "")]
 
     def _item(self, text: str, what: str, *, may_split: bool = False) -> Item:
         ids = self.model.tokenize(text, what, may_split=may_split)
         model, decode = self.model, self._decode
-        kind = (lambda: model.watch(ids, decode)) if self._query.trace else (model, decode)
+        kind = (lambda: model.watch(ids, decode, text)) if self._query.trace else (model, decode)
         return Item(kind, model.width(ids), ids, self, self._deadline)
 
     def answer(self, answers: Sequence[Answer]) -> dict[str, Any]:

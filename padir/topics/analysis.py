@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zipfile
 from collections.abc import Iterator
@@ -130,10 +131,10 @@ def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
     """Topics of words [V, topics], and how many pairs of words a topic has on average (Table 2.5)."""
     try:
         found = json.loads(as_path(path).read_text(encoding="utf-8"))
-        vocabulary, topics = (
-            int(found["vocabulary"]),
-            [[int(word) for word in words] for words in found["topics"].values()],
-        )
+        vocabulary, topics = found["vocabulary"], list(found["topics"].values())
+        # True counts as 1 and 1.7 would be cut to it.
+        if any(type(number) is not int for number in [vocabulary, *itertools.chain(*topics)]) or vocabulary < 1:
+            raise ValueError("V must be a positive whole number, and words whole numbers")
     except PadirError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -124,7 +124,8 @@ def two_stages(config: TopicsConfig) -> Data:
     names = ("key", "query", "value")
     shapes = dict.fromkeys(names, (size, size))
     data = {}
-    contrast = TopicTraining(CROSS_ENTROPY, ADAM, config.adam_rate, config.stages.steps, record_every=10)
+    steps = config.stages.steps
+    contrast = TopicTraining(CROSS_ENTROPY, ADAM, config.adam_rate, steps, record_every=every(steps))
     for name, training in (("sgd", config.stages), ("adam", contrast)):
         trained = train(
             config.seeds,

@@ -183,7 +183,7 @@ def draw_second_stage(path: Path, data: Data) -> None:
     weights.set_ylim(0.3, 200)
     weights.set_xticks(range(len(data["few_topics"])), [f"W^V {value}" for value in data["few_topics"]])
     gamma, beta = (" and ".join(f"{value:.3g}" for value in data["optima"][name]) for name in ("gamma", "beta"))
-    title = f"attention learnt from τ = 3 documents; optima of both conventions: γ {gamma}, β {beta}"
+    title = f"attention learnt from τ = 3 documents\noptima of both conventions: γ {gamma}, β {beta}"
     weights.set_title(title, fontsize=8)
     weights.legend(fontsize=8)
     save(figure, path)

@@ -80,6 +80,7 @@ def learn_topics(
     quick: bool = False,
     parts: Sequence[str] = (),
     seed: int | None = None,
+    seeds: int | None = None,
     processes: int = 2,
 ) -> dict[str, Any]:
     """Computes optima, trains models, draws them and checks the chapter's claims, on the CPU; prints a line per claim.
@@ -94,6 +95,7 @@ def learn_topics(
       parts: the parts to make: optima, attention, landscapes, stages, lengths, value, second_stage, all_trained, joint.
         By default all, or the quick ones.
       seed: the first seed, instead of the configuration's.
+      seeds: runs of each kind, instead of the configuration's.
       processes: number of child processes, each of which works on one part at a time; 1 uses this process only.
 
     Returns:
@@ -107,8 +109,9 @@ def learn_topics(
         raise PadirError(f"learn_topics.parts: no {wrong}; there are {', '.join(PARTS)}")
     if processes < 1:
         raise PadirError(f"learn_topics.processes: {processes} must be at least 1")
-    config = config if seed is None else dataclasses.replace(config, seed=seed)
     config = config.quick() if quick else config
+    given = {name: value for name, value in (("seed", seed), ("num_seeds", seeds)) if value is not None}
+    config = dataclasses.replace(config, **given)
     names = list(dict.fromkeys(parts)) or (list(QUICK) if quick else list(PARTS))
     folder = local_path(output_dir)
     make_folder(folder)

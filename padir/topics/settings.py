@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from padir.checks import finite, whole
 from padir.errors import PadirError
 from padir.theory.settings import require_in
 from padir.topics.masked_language_modelling import CROSS_ENTROPY, SQUARED, MaskingConfig
-from padir.topics.topic_model import Lengths, TopicModel
+from padir.topics.topic_model import MOST_DOCUMENTS, Lengths, TopicModel
 from padir.topics.training import ADAM, SGD, LdaBatches, TopicTraining
 
 _COUNTS = (
     *("batch_size", "num_seeds", "value_steps", "joint_steps", "second_steps", "all_steps", "held_out", "grid"),
     *("exact_steps", "exact_seeds", "sentences"),
 )
+
+# C(T, 3) documents are enumerated: see `TopicModel`.
+_MOST_TOPICS = max(topics for topics in range(4, 200) if math.comb(topics, 3) <= MOST_DOCUMENTS)
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,16 @@ class TopicsConfig:
             object.__setattr__(self, name, tuple(getattr(self, name)))
             require_in(self, name, 1e-6, most)
         require_in(self, "seed", 0, 2**31)
-        if self.model.topics < 4:
-            raise PadirError(f"TopicsConfig.model: {self.model.topics} topics; documents have 3, so use at least 4")
+        if not 4 <= self.model.topics <= _MOST_TOPICS:
+            raise PadirError(
+                f"TopicsConfig.model: {self.model.topics} topics; documents have 3 of them, and all sets of 3 are "
+                f"enumerated: use 4 to {_MOST_TOPICS}"
+            )
+        if not self.masking.p_m * self.masking.p_r > 0:
+            raise PadirError(
+                f"TopicsConfig.masking: p_m = {self.masking.p_m}, p_r = {self.masking.p_r}; the bounds of "
+                "Theorem 2.1.3 divide by both, so use numbers above 0"
+            )
 
     @property
     def seeds(self) -> list[int]:

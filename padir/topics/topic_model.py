@@ -17,7 +17,7 @@ from padir.errors import PadirError
 
 MASK = 0
 # Exact documents are enumerated, one row of T v + 1 numbers for each set of topics.
-_MOST_DOCUMENTS = 100_000
+MOST_DOCUMENTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TopicModel:
         """
         if not 1 <= present <= self.topics:
             raise PadirError(f"present: {present} topics of {self.topics} cannot be in a document; use 1 to T")
-        if (count := math.comb(self.topics, present)) > _MOST_DOCUMENTS:
+        if (count := math.comb(self.topics, present)) > MOST_DOCUMENTS:
             raise PadirError(f"present: {count} documents cannot be enumerated; use fewer topics")
         chosen = np.array(list(itertools.combinations(range(self.topics), present)))
         return self.indicators()[chosen].sum(axis=1) / (present * self.words_per_topic)

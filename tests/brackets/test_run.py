@@ -10,7 +10,7 @@ from padir.brackets import approximation, exact, exact_claims, run, trained, tra
 from padir.brackets.attention_variation import dirichlet_baseline
 from padir.brackets.language import DyckLanguage
 from padir.brackets.run import learn_dyck
-from padir.brackets.settings import BracketsConfig, Variation
+from padir.brackets.settings import EXACT, TRAINED, BracketsConfig, Variation
 from padir.brackets.training import BracketTraining
 from padir.brackets.transformer import BracketNetwork
 from padir.errors import PadirError
@@ -177,6 +177,7 @@ def test_claims_of_copying_and_variation():
         ({"units": (50,)}, "BracketsConfig.units = .*from 1 to 40"),
         ({"network": TOKENS}, "BracketsConfig.network: must have one layer behind a minimal first one"),
         ({"language": DyckLanguage(types=1)}, "at least 2 types"),
+        ({"seed": -1}, "BracketsConfig.seed = -1: must be from 0"),
         ({"solutions": 1}, "BracketsConfig.solutions: one solution"),
         ({"variations": (), "parts": ("variation",)}, "BracketsConfig.variations: is empty"),
     ],
@@ -189,12 +190,23 @@ def test_refusals(options, message):
 def test_options_of_the_command(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(run, "run", lambda parts, folder, prefix, processes: seen.append(parts) or {})
-    learn_dyck(output_dir=str(tmp_path), config=CONFIG, quick=True, seed=7, seeds=3)
+    long = dataclasses.replace(CONFIG, parts=(*EXACT, *TRAINED), training=dataclasses.replace(SHORT, steps=1000))
+    learn_dyck(output_dir=str(tmp_path), config=long, quick=True, seed=7, seeds=3)
     assert [part.name for part in seen[0]] == ["balance", "violation", "approximation", "complete"]
     settings = seen[0][0].about["settings"]
     assert (settings["seed"], settings["seeds"], settings["training"]["steps"]) == (7, 3, 600)
     assert [part.float64 for part in seen[0]] == [True, True, True, False]
+    # What is asked for stays, and nothing grows.
+    learn_dyck(output_dir=str(tmp_path), config=CONFIG, quick=True, parts=["copying"])
+    assert [part.name for part in seen[1]] == ["copying"]
+    assert seen[1][0].about["settings"]["training"]["steps"] == SHORT.steps
+    with pytest.raises(PadirError, match="BracketsConfig.parts: no copies"):
+        learn_dyck(output_dir=str(tmp_path), config=CONFIG, parts=["copies"])
+    with pytest.raises(PadirError, match="learn_dyck.parts: 'copying' is no list"):
+        learn_dyck(output_dir=str(tmp_path), config=CONFIG, parts="copying")
     with pytest.raises(PadirError, match="learn_dyck.processes: 0 must be at least 1"):
         learn_dyck(output_dir=str(tmp_path), config=CONFIG, processes=0)
     with pytest.raises(PadirError, match="one network|cannot differ"):
         Variation("one", TOKENS, SHORT, 1)
+    with pytest.raises(PadirError, match="T_max of its positions is 28, but the longest sequences have 18"):
+        Variation("linear", dataclasses.replace(TOKENS, positions="linear"), SHORT)

@@ -12,7 +12,7 @@ from padir.brackets import accuracy, balance, contrastive, sequences, transforme
 from padir.brackets.construction import Construction
 from padir.brackets.language import DyckLanguage, tokens_of
 from padir.brackets.lemmas import evaluate, norm_c
-from padir.brackets.training import BracketTraining, initial, keys_of, losses, train
+from padir.brackets.training import BracketTraining, initial, keys_of, learning_rates, losses, train
 from padir.brackets.transformer import (
     BracketNetwork,
     counts_of,
@@ -173,6 +173,13 @@ def test_training_learns_and_repeats(trained):
     assert (np.asarray(right.closing) > 0.95).all() and (np.asarray(right.every) <= np.asarray(right.closing)).all()
 
 
+def test_the_learning_rate_falls_evenly_at_the_end():
+    given = BracketTraining(steps=10, learning_rate=1.0, decay=0.4)
+    found = [float(learning_rates(given)(step)) for step in range(10)]
+    np.testing.assert_allclose(found, [*[1.0] * 7, 0.75, 0.5, 0.25])
+    assert learning_rates(dataclasses.replace(given, decay=0.0))(9) == 1.0
+
+
 def test_frozen_attention_does_not_move():
     """Test 20: queries and keys of uniform attention are the initial ones, to the bit; values are not."""
     network = dataclasses.replace(MINIMAL, uniform=True)
@@ -217,6 +224,7 @@ def test_accuracy_by_hand():
         (lambda: BracketNetwork(norm_floor=-1.0), "norm_floor: -1.0 must be at least 0"),
         (lambda: BracketTraining(data="words"), "BracketTraining.data = 'words': must be one of complete, prefixes"),
         (lambda: BracketTraining(longest=7), "longest: 7 is odd"),
+        (lambda: BracketTraining(decay=1.5), "decay: 1.5 is a share of the steps"),
         (lambda: BracketTraining(learning_rate=float("nan")), "learning_rate: nan is not a finite number"),
     ],
 )

@@ -5,6 +5,7 @@ import dataclasses
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.evaluation.cost import cost_under_constraint, queries_per_token
 from padir.inference.translator import Translation
 
@@ -17,6 +18,11 @@ def test_queries_are_tokens_chosen_for_each_token_written():
     greedy = [dataclasses.replace(each, steps_run=each.predicted_length) for each in TRANSLATIONS]
     assert queries_per_token(greedy, Autoregressive()) == 1.0
     assert queries_per_token(greedy, BeamSearch(beam_size=5)) == 5.0
+    # A draft and its verification of 8 tokens, then three rounds of 5; and of 4, one round.
+    verified = [dataclasses.replace(each, rounds=rounds) for each, rounds in zip(TRANSLATIONS, (4, 1), strict=True)]
+    assert queries_per_token(verified, Verified(window=5)) == (2 * 8 + 3 * 2 * 5 + 2 * 4) / 12
+    several = Verified(window=5, num_hypotheses=2, length_beam=3, draft_steps=2)
+    assert queries_per_token(verified, several) == (2 * 3 * 8 + 3 * 3 * 2 * 5 + 2 * 3 * 4) / 12
 
 
 def test_sentences_that_failed_are_counted_and_cost_nothing():

@@ -14,6 +14,7 @@ from stand_in import StandIn, sentence, train_vocabulary, translated
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.inference.trace import continue_from
 from padir.inference.translator import Translator
 from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
@@ -103,4 +104,6 @@ def test_a_closed_translator_lets_go_and_says_so(translator):
     assert arrays and all(array() is None for array in arrays)
     with pytest.raises(PadirError, match="this translator is closed"):
         translator.translate(["no"], DECODE)
+    with pytest.raises(PadirError, match="this translator is closed"):
+        continue_from(translator, "no", [None], [False], decode=DECODE)
     translator.close()

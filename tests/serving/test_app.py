@@ -10,6 +10,8 @@ from stand_in import LONGEST_SOURCE, StandIn, sentence, train_vocabulary, transl
 
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.inference.trace import traced
+from padir.serving import models
 from padir.serving.app import Server
 from padir.serving.limits import Limits
 from padir.serving.models import ServedModel, batch_sizes
@@ -98,7 +100,7 @@ def test_models_by_name(make):
     assert [len(model.translator.batches) for model in server.models.values()] == [1, 1]
     assert third == (400, {"error": "model: unknown 'nobody'; choose one of student, teacher"})
     told = {"name": "teacher", "kind": "padir", "refines": True, "longestSource": LONGEST_SOURCE}
-    assert models[1][1] == told | {"steps": 4, "lengths": 4}
+    assert models[1][1] == told | {"steps": 4, "lengths": 4, "examples": []}
 
 
 def test_options_of_a_query_change_the_decode(make):
@@ -117,15 +119,18 @@ def test_too_long_is_413_or_split_if_asked(make):
             await ask("/translate", q=long, split=True),
             await ask("/translate", q=["no 1", "is " * 60], split=True),
             await ask("/translate", q=long, split=True, trace=True),
+            await ask("/translate", q=long, trace=True),
         ]
 
-    refused, split, still, traced = run(make(), test)
+    refused, split, still, traced, hint = run(make(), test)
     assert refused[0] == 413
     assert f"more than the {LONGEST_SOURCE} that the model allows; with split=true" in refused[1]["error"]
     text = "\n".join(translated(sentence(number)) for number in range(20))
     assert (split[0], split[1]["translatedText"]) == (200, text)
     assert still[0] == 413 and still[1]["error"].startswith("text 2, sentence 1: ")
     assert traced == (400, {"error": "trace: text 1 would be split, and a trace is of one decode"})
+    # What would be refused is not advised.
+    assert hint[0] == 413 and "split" not in hint[1]["error"]
 
 
 def test_limits(make):
@@ -146,7 +151,7 @@ def test_limits(make):
     assert server.metrics.requests.value("/translate", "413") == 5
 
 
-def test_a_full_queue_answers_429_at_once(make):
+def test_a_full_queue_answers_429_at_once(make, monkeypatch):
     server = make(Limits(max_queue=4, max_items=4), seconds=0.3)
 
     async def test(ask):
@@ -155,7 +160,10 @@ def test_a_full_queue_answers_429_at_once(make):
             await asyncio.sleep(0.001)
         waiting = asyncio.ensure_future(ask("/translate", q=["no 2", "no 3", "no 4"]))
         await asyncio.sleep(0.01)
-        refused = await ask("/translate", q=["no 5", "no 6"])
+        # Nothing is put into tokens for an answer that is certain.
+        with monkeypatch.context() as patched:
+            patched.setattr(ServedModel, "tokenize", None)
+            refused = await ask("/translate", q=["no 5", "no 6"])
         # The first is still being decoded.
         assert not first.done()
         return refused, await first, await waiting
@@ -247,6 +255,42 @@ def test_health_and_metrics(make):
         assert line in lines
 
 
+def test_health_says_what_failed(make):
+    """A program that cannot be compiled, and a queue from which nothing is taken any more."""
+    server = make()
+
+    def broken():
+        raise RuntimeError("no memory\nfor it")
+
+    server._needed = [broken, *server.models["one"].warm_up()[:1]]
+
+    async def test(ask):
+        while server._warm < 1:
+            await asyncio.sleep(0.01)
+        failed = await ask("/health")
+        server._warm, server._failed = 2, ""
+        ready = await ask("/health")
+        server.batcher._task.cancel()
+        await asyncio.sleep(0.01)
+        dead = await ask("/health")
+        server.batcher._task = None
+        return failed, ready, dead
+
+    failed, ready, dead = run(server, test)
+    message = "a program could not be compiled: no memory"
+    assert failed == (503, {"status": "failed", "warm": 1, "of": 2, "error": message})
+    assert ready[0] == 200
+    assert dead == (503, {"status": "failed", "warm": 2, "of": 2, "error": "no batches are taken any more"})
+
+
+def test_the_names_of_the_server(make):
+    async def test(ask):
+        return await ask("/health")
+
+    assert run(make(), test, hosts=["localhost"])[0] == 400
+    assert run(make(), test, hosts=["localhost", "test"])[0] == 200
+
+
 def test_what_is_warmed_up_is_every_width_and_number_of_rows(make):
     model = make().models["one"]
     for program in model.warm_up():
@@ -257,11 +301,16 @@ def test_what_is_warmed_up_is_every_width_and_number_of_rows(make):
 
 
 def test_the_page_is_warmed_up_for_what_it_asks(make, monkeypatch):
+    """A trace with several lengths, and going on from what was edited."""
     model, asked = make().models["one"], []
-    monkeypatch.setattr(ServedModel, "watch", lambda self, source, decode: asked.append((len(source), decode)))
+    monkeypatch.setattr(models, "watch", lambda translator, source, decode: asked.append((len(source), decode)))
+    monkeypatch.setattr(
+        StandIn, "continue_ids", lambda self, source, tokens, clamped, decode: asked.append((len(source), decode))
+    )
     for program in model.warm_up_page():
         program()
-    assert asked == [(width, Refinement(num_hypotheses=4)) for width in (7, 15, 23, 31)]
+    both = Refinement(num_hypotheses=4), traced(Refinement())
+    assert asked == [(width, decode) for width in (7, 15, 23, 31) for decode in both]
 
 
 def test_the_page_and_no_other_file(make):

@@ -164,6 +164,43 @@ def test_teacher_and_student_side_by_side(page, server):
     assert page.locator(".clock").all_text_contents() == ["8.0 ms", "20.0 ms"]
 
 
+def test_both_race_by_their_clocks(page):
+    """What stands below the panels moves with the first one, and a click stops both at the same pass."""
+    page.emulate_media(reduced_motion="no-preference")
+    translate(page, "ein Hund schläft", beside="teacher")
+    # It plays by itself. The student is done after 12 of 40 ms.
+    page.locator("#slider").evaluate("slider => slider.value === '0'")
+    page.wait_for_function("() => view.step >= 1 && view.playing")
+    assert page.locator("#slider").input_value() != "0"
+    page.wait_for_function("() => view.step === 3 && view.playing")
+    assert page.locator(".runner.won").count() == 1 and page.locator("#history tr.now").count() == 1
+    assert tokens(page) == ["a", "dog", "sleeps", "end"] and len(tokens(page, 1)) < 4
+    page.locator(".target .chip").first.click()
+    assert page.evaluate("() => view.playing") is None
+    assert len(tokens(page, 1)) == 3 and page.locator("#position").text_content() == "pass 3 of 4"
+    assert page.locator("#token").input_value() == "a"
+    # From the start again, and paused by a key.
+    page.locator("body").press("Escape")
+    page.locator("#play").click()
+    page.wait_for_function("() => view.step === 1 && view.playing")
+    page.locator("body").press(" ")
+    assert page.evaluate("() => view.playing") is None and tokens(page) == ["a", "a", "sleeps", "end"]
+    page.emulate_media(reduced_motion="reduce")
+
+
+def test_verified_decoding_is_not_shown_as_one_token_a_pass(page, server):
+    told = traced_texts.teacher()
+    told["translation"] |= {"rounds": 2, "steps_run": 3}
+    told["model"]["kind"] = "padir"
+    server.canned = [told, told]
+    translate(page, "ein Hund schläft")
+    server.canned = None
+    assert tokens(page) == ["the", "dog", "sleeps", "end"]
+    assert page.locator(".status").text_content() == "2 rounds of drafting and verifying, 3 passes"
+    page.locator("#slider").fill("0")
+    assert tokens(page) == []
+
+
 def test_the_link_shows_the_same_again(page, browser, server):
     translate(page, "ein Hund schläft")
     page.locator(".target .chip").nth(1).click()

@@ -18,6 +18,9 @@ from padir.serving.sentences import split
         ("  vorn. hinten  ", ["vorn.", "hinten"]),
         ("", []),
         ("...", ["..."]),
+        ("v1.2.3 ist da. Gut", ["v1.2.3 ist da.", "Gut"]),
+        # From each of these dots a slow pattern would look for the end of the row.
+        ("." * 9_999 + "xy. Ja", ["." * 9_999 + "xy.", "Ja"]),
     ],
 )
 def test_splits(text, sentences):

@@ -21,6 +21,21 @@ def last_written(answer):
     return answer[1]["trace"]["hypotheses"][0]["steps"][-1]["ids"]
 
 
+def test_hostile_text_comes_back_as_it_was_written(tiny):
+    """What no piece spells too, of which token ids only say UNK."""
+    text = "</script><b>Peter</b> \u202e\u064a\u0645\u064a\u0646 \U0001f415"
+    server = Server([ServedModel("tiny", padir.load(tiny.padir), DECODE, (1,))], Limits(), warm_up=False)
+
+    async def ask_one():
+        async with serving(server) as ask:
+            return await ask("/translate", q=text, trace=True)
+
+    status, body = asyncio.run(ask_one())
+    source = body["trace"]["source"]
+    assert status == 200 and source["text"] == text
+    assert "".join(source["pieces"]).replace("\u2581", " ") == f" {text}</s>"
+
+
 def test_a_trace_and_an_edit_of_it(tiny):
     translator = padir.load(tiny.padir)
     (example,) = PreparedSet.open(tiny.data).split("test").read(range(1))
@@ -36,11 +51,12 @@ def test_a_trace_and_an_edit_of_it(tiny):
 
     traced, (edited, clamped), refined = asyncio.run(ask_both())
     ids = [*translator.vocabulary.encode(text), EOS_ID]
-    expected, document = watch(translator, ids, DECODE, name="tiny")
+    expected, document = watch(translator, ids, DECODE, name="tiny", text=text)
     assert traced[0] == 200 and traced[1]["translatedText"] == expected.text
     # All but the clock.
     assert traced[1]["trace"]["hypotheses"] == document["hypotheses"]
     assert traced[1]["trace"]["source"] == document["source"]
+    assert set(traced[1]["trace"]["timings"]) == {"total_ms", "served_ms"}
     further, document = watch_further(translator, text, edited, clamped, None, decode=DECODE, name="tiny")
     assert refined[0] == 200 and refined[1]["translatedText"] == further.text
     assert refined[1]["trace"]["hypotheses"] == document["hypotheses"]

@@ -7,7 +7,7 @@ from uploads import upload
 
 from padir.errors import PadirError
 from padir.topics.analysis import analyze_topics
-from padir.topics.masked_language_modelling import CROSS_ENTROPY
+from padir.topics.masked_language_modelling import CROSS_ENTROPY, MaskingConfig
 from padir.topics.run import learn_topics
 from padir.topics.settings import TopicsConfig
 from padir.topics.topic_model import Lengths, TopicModel
@@ -38,7 +38,7 @@ def test_parts_that_train_end_to_end(tmp_path):
     config = TopicsConfig(
         model=TopicModel(4, 3), lengths=Lengths(10, 12), batch_size=4, num_seeds=2, value_steps=4, joint_rates=(0.01,),
         joint_sgd_rates=(1.0,), joint_steps=4, second_steps=4, all_steps=4, held_out=20,
-        stages=TopicTraining(CROSS_ENTROPY, SGD, 10.0, 20, 3e-4),
+        stages=TopicTraining(CROSS_ENTROPY, SGD, 10.0, 25, 3e-4, record_every=5),
     )  # fmt: skip
     parts = ("stages", "value", "second_stage", "all_trained", "joint")
     results = learn_topics(output_dir=str(tmp_path), config=config, parts=parts, processes=1)
@@ -64,6 +64,19 @@ def test_parts_that_train_end_to_end(tmp_path):
 def test_mistakes(given, message, tmp_path):
     with pytest.raises(PadirError, match=message):
         learn_topics(output_dir=str(tmp_path), config=TopicsConfig(), **given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": TopicModel(3, 2)}, "TopicsConfig.model: 3 topics; .* use 4 to 85"),
+        ({"model": TopicModel(86, 2)}, "TopicsConfig.model: 86 topics; .* use 4 to 85"),
+        ({"masking": MaskingConfig(p_r=0.0)}, "TopicsConfig.masking: p_m = 0.15, p_r = 0.0; the bounds"),
+    ],
+)
+def test_settings_that_no_part_can_use(settings, message):
+    with pytest.raises(PadirError, match=message):
+        TopicsConfig(**settings)
 
 
 def arrays(folder):
@@ -98,12 +111,23 @@ def test_analyze_arrays_in_a_bucket(tmp_path, bucket, capsys):
     assert analyze_topics(**given) | {"facts": None} == here | {"facts": None}
 
 
+def topics(folder, vocabulary, words):
+    """Writes other topics."""
+    named = {str(index): each for index, each in enumerate(words)}
+    (folder / "t.json").write_text(json.dumps({"vocabulary": vocabulary, "topics": named}))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda folder, given: given | {"embedding": None, "attention": None}, "nothing to analyze; give --embedding"),
         (lambda folder, given: given | {"topics": str(folder / "no.json")}, "no.json: cannot be read as"),
         (lambda folder, given: np.save(folder / "e.npy", np.ones((4, 2))), r"must be \[V, d\] with the topics' V = 5"),
+        (
+            lambda folder, given: topics(folder, -5, [[0], [1]]),
+            "cannot be read as .* V must be a positive whole number",
+        ),
+        (lambda folder, given: topics(folder, 5, [[0], [1.7]]), "cannot be read as .* words whole numbers"),
         (lambda folder, given: np.savez(folder / "a.npz", x=np.ones(2)), "a.npz: has no tokens_0"),
         (
             lambda folder, given: np.savez(folder / "a.npz", tokens_0=np.array([0, 1]), attention_0=np.ones((2, 2))),

@@ -17,7 +17,8 @@ function make(tag, properties = {}, ...children) {
 
 const percent = (p) => (p > 0.9949 && p < 1 ? "> 99 %" : p < 0.005 ? "< 1 %" : `${Math.round(100 * p)} %`);
 const shown = (piece) => (piece === "</s>" ? "end" : piece.replace(/^▁/, "").replaceAll("▁", " ") || "␣");
-const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const plural = (count, noun, ending = "s") => `${count} ${noun}${count === 1 ? "" : ending}`;
+const milliseconds = (value) => value.toFixed(value < 100 ? 1 : 0);
 
 const view = {
   documents: [],
@@ -38,17 +39,21 @@ const isRefined = (of) => of.hypotheses.length > 0 && Array.isArray(of.hypothese
 const isWritten = (of) => of.hypotheses.length > 0 && Array.isArray(of.hypotheses[0].pieces);
 const hypothesisOf = (of) => of.hypotheses[of === view.documents[0] ? view.hypothesis : 0] ?? null;
 
+/** Whether a document of verified decoding, which says how many rounds there were, but not what each of them wrote. */
+const isVerified = (of) => of.translation.rounds != null;
+
 /** Decoder passes of what is shown of a document. */
 function passes(of) {
   const found = hypothesisOf(of);
   if (isRefined(of)) return found.steps_run;
-  return isWritten(of) ? found.pieces.length : 1;
+  return isWritten(of) && !isVerified(of) ? found.pieces.length : 1;
 }
 
 /** The tokens of a hypothesis after `step` passes: [{piece, id, p, changed, remasked, pinned, dropped, unknown}]. */
 function frame(of, found, step) {
   if (isWritten(of)) {
-    return found.pieces.slice(0, step).map((piece, i) => ({ piece, id: found.ids[i], p: found.confidence?.[i] ?? null }));
+    const count = isVerified(of) && step > 0 ? found.pieces.length : step;
+    return found.pieces.slice(0, count).map((piece, i) => ({ piece, id: found.ids[i], p: found.confidence?.[i] ?? null }));
   }
   if (!isRefined(of)) return [];
   const at = Math.min(step, found.steps_run);
@@ -167,8 +172,12 @@ function statusOf(of, step) {
     }
     return step === 0 ? "start" : "";
   }
-  if (isRefined(of)) return `stopped after ${plural(total, "step")}: ${found.stopped}`;
-  return `${plural(total, "pass").replace("passs", "passes")}, one a token${of.translation.cut_off ? "; cut off" : ""}`;
+  const served = of.timings?.served_ms;
+  const alone = served == null || !isRefined(of) ? "" : `; ${milliseconds(served)} ms without the trace and the other lengths`;
+  if (isRefined(of)) return `stopped after ${plural(total, "step")}: ${found.stopped}${alone}`;
+  const cut = of.translation.cut_off ? "; cut off" : "";
+  if (isVerified(of)) return `${plural(of.translation.rounds, "round")} of drafting and verifying, ${plural(of.translation.steps_run, "pass", "es")}${cut}`;
+  return `${plural(total, "pass", "es")}, one a token${cut}`;
 }
 
 function drawPanel(of, index, step = view.step) {
@@ -185,12 +194,12 @@ function drawPanel(of, index, step = view.step) {
   const done = at >= total;
   panel.querySelector(".text").textContent = done ? (hypothesisOf(of)?.text ?? of.translation.text) : textOf(tokens);
   panel.querySelector(".bar i").style.setProperty("--done", total ? at / total : 1);
-  const milliseconds = of.timings?.total_ms;
+  const whole = of.timings?.total_ms;
   const clock = panel.querySelector(".clock");
   clock.replaceChildren();
-  if (milliseconds != null) {
-    clock.title = "measured by the server from text to text; spread evenly over the passes";
-    clock.append(((milliseconds * at) / (total || 1)).toFixed(milliseconds < 100 ? 1 : 0), make("small", { textContent: " ms" }));
+  if (whole != null) {
+    clock.title = "measured by the server for all that is shown here; spread evenly over the passes";
+    clock.append(((whole * at) / (total || 1)).toFixed(whole < 100 ? 1 : 0), make("small", { textContent: " ms" }));
   }
   light();
 }
@@ -352,9 +361,12 @@ function go(step) {
 }
 
 function pause() {
-  cancelAnimationFrame(view.playing?.request);
+  const raced = view.playing?.request;
+  cancelAnimationFrame(raced);
   clearTimeout(view.playing?.timer);
   view.playing = null;
+  // By the clock each model was at a pass of its own.
+  if (raced) setStep(view.step);
   $("play").classList.remove("playing");
   $("play").setAttribute("aria-label", "Play");
 }
@@ -388,7 +400,16 @@ function raceBy(times) {
     const elapsed = Math.max(0, Math.min((now - began) / 6000, 1)) * slowest;
     view.documents.forEach((of, index) => {
       const at = Math.floor((passes(of) * Math.min(elapsed, times[index])) / times[index] + 1e-9);
-      if (at !== drawn[index]) drawPanel(of, index, (drawn[index] = at));
+      if (at === drawn[index]) return;
+      drawn[index] = at;
+      if (index === 0) {
+        // What stands below the panels, and what is edited, is of the first one.
+        view.step = at;
+        $("slider").value = at;
+        drawRace();
+        markHistory();
+      }
+      drawPanel(of, index, at);
     });
     $("position").textContent = `${elapsed.toFixed(0)} ms`;
     if (elapsed < slowest) view.playing.request = requestAnimationFrame(tick);
