@@ -22,7 +22,7 @@ from padir.topics.block_statistics import (
     membership,
     pair_masks,
 )
-from padir.topics.masked_language_modelling import CROSS_ENTROPY, LOSSES, Rows, batch_of, masked
+from padir.topics.masked_language_modelling import CROSS_ENTROPY, LOSSES, SQUARED, Rows, batch_of, masked
 from padir.topics.optima import Constants, block_value, diagonal_value, embedding_bias, least_squares, topic_gap
 from padir.topics.settings import TopicsConfig, every
 from padir.topics.single_layer import Parameters, scores
@@ -45,6 +45,8 @@ _SCALE = 0.01
 _EMBEDDING_SCALE = 0.05
 # Topics whose words are drawn.
 _DRAWN_TOPICS = 5
+# Kinds of `all_trained` that say where the gain of the whole comes from.
+PARTS_OF_THE_WHOLE = ("all but attention", "attention and value")
 # Documents that the least-squares solution is fitted to.
 _FITTED = 20_000
 
@@ -69,30 +71,26 @@ def value_matrices(config: TopicsConfig) -> Data:
     """Figures 2.2 and 2.5: W^V under uniform attention, for both losses and optimizers, with and without L2."""
     model, members = config.model, members_of(config.model)
     shapes = {"value": (model.vocabulary, model.vocabulary)}
-    runs = []
-    for loss in LOSSES:
-        for optimizer in (SGD, ADAM):
-            for l2 in (0.0, config.l2):
-                training = config.of_figures(loss, optimizer, l2, config.value_steps)
-                trained = train(
-                    config.seeds,
-                    lambda key: random_parameters(key, shapes, _SCALE),
-                    ["value"],
-                    training,
-                    config.batches,
-                )
-                matrices = [trained.of(index).value for index in range(config.num_seeds)]
-                runs.append(
-                    {
-                        **{"loss": loss, "optimizer": optimizer, "l2": l2},
-                        "seeds": [_of_matrix(matrix, config, members) for matrix in matrices],
-                        "last_loss": trained.history["loss"][:, -1].tolist(),
-                        "matrix": compact(matrices[0], model),
-                    }
-                )
+
+    def run(loss: str, optimizer: str, l2: float, steps: int) -> Data:
+        training = config.of_figures(loss, optimizer, l2, steps)
+        start = functools.partial(random_parameters, shapes=shapes, scale=_SCALE)
+        trained = train(config.seeds, start, ["value"], training, config.batches)
+        matrices = [trained.of(index).value for index in range(config.num_seeds)]
+        return {
+            **{"loss": loss, "optimizer": optimizer, "l2": l2, "steps": steps},
+            "seeds": [_of_matrix(matrix, config, members) for matrix in matrices],
+            "last_loss": trained.history["loss"][:, -1].tolist(),
+            "matrix": compact(matrices[0], model),
+        }
+
     theorem, fitted = block_value(model, config.masking), _fitted(config)
     return {
-        "runs": runs,
+        "runs": [
+            run(*settings, config.value_steps) for settings in itertools.product(LOSSES, (SGD, ADAM), (0.0, config.l2))
+        ],
+        # SGD is the slowest where the loss is flat.
+        "longer": run(SQUARED, SGD, 0.0, 4 * config.value_steps),
         "theorem": _of_matrix(theorem, config, members) | {"matrix": compact(theorem, model)},
         "least_squares": _of_matrix(fitted, config, members) | {"matrix": compact(fitted, model)},
         "model": {"topics": model.topics, "words_per_topic": model.words_per_topic},
@@ -253,17 +251,27 @@ def all_trained(config: TopicsConfig) -> Data:
         ),
         "value": (lambda key: random_parameters(key, {"value": square}, _SCALE), ("value",)),
     }
+    # What the whole has beyond either part: attention, or all else.
+    of_attention = [name for name in whole if name.startswith(("key", "query"))]
+    without = {name: shape for name, shape in whole.items() if name not in of_attention}
+    rest = {name: whole[name] for name in (*of_attention, "value", "prediction_bias", "value_bias")}
+    kinds |= {
+        "all but attention": (lambda key: random_parameters(key, without, _EMBEDDING_SCALE), tuple(without)),
+        "attention and value": (lambda key: random_parameters(key, rest, _SCALE), tuple(rest)),
+    }
     with jax.enable_x64(False):
         rows = _held_out_rows(config)
     runs = []
     for loss, l2, kind in itertools.product(LOSSES, (0.0, config.l2), kinds):
         start, names = kinds[kind]
+        if kind in PARTS_OF_THE_WHOLE and (loss, l2) != (SQUARED, 0.0):
+            continue
         for optimizer in (ADAM, SGD) if kind == "all" and not l2 else (ADAM,):
             training = _of_all(config, loss, optimizer, l2)
             trained = train(config.seeds, start, names, training, config.batches)
             run = {"kind": kind, "loss": loss, "optimizer": optimizer, "l2": l2}
             run["held_out"] = _held_out_losses(trained, rows, loss)
-            if kind != "value":
+            if kind in ("all", "embeddings"):
                 embeddings = [trained.of(index).embedding for index in range(config.num_seeds)]
                 grams = [embedding.T @ embedding for embedding in embeddings]
                 run["embeddings"] = [matrix_statistics(gram, members) for gram in grams]
