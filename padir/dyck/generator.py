@@ -233,21 +233,23 @@ class Generator:
         model, room = model_of(self.config), self.config.room
 
         @jax.jit
-        def read(params: PyTree, tokens: Array) -> tuple[Array, Array]:
+        def read(params: PyTree, tokens: Array) -> tuple[Array, Array, Array]:
             network, source = model.module(params).network, jnp.asarray(SOURCE)
             plan = network.plan(model.encode(network, source), source, room + 1)
             hidden = network.decode(jnp.pad(tokens, ((0, 0), (1, 0))), plan).hidden
             log_probs = log_probabilities(network.logits(hidden[:, :-1]), model.ids)
-            return hidden, jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+            own = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+            return hidden, own, log_probs.argmax(axis=-1).astype(jnp.int32)
 
         return read
 
-    def read(self, texts: Prefixes) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, texts: Prefixes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Reads whole texts in one pass each.
 
         Returns:
           (features of their prefixes of 0 to D + 1 tokens [n, D + 2, E] float32, log-probabilities of their tokens
-          [n, D + 1] float32). What is beyond a text's length means nothing.
+          [n, D + 1] float32, the likeliest tokens in their places [n, D + 1] int32). What is beyond a text's length
+          means nothing.
         """
         size = self._batch_size(len(texts.tokens))
         parts = []

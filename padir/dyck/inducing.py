@@ -44,21 +44,26 @@ def _accuracy(done: Completed) -> float:
     return float(done.valid.mean())
 
 
-def sampler_of(quota: int, stride: int) -> Backtracking:
-    """Backtracking into the prompt, too."""
-    return Backtracking(quota, stride, sampling=nucleus(TOP_P), erasable_prompt=10_000)
+def sampler_of(quota: int, stride: int, *, checked: bool = False) -> Backtracking:
+    """Backtracking into the prompt, too; whether rewritten tokens are `checked`."""
+    return Backtracking(quota, stride, sampling=nucleus(TOP_P), erasable_prompt=10_000, check_rewritten=checked)
 
 
 def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe) -> dict[str, Any]:
     """Accuracy with the verifier for every quota and stride, and without backtracking from where it objected.
 
     Returns:
-      Of each cell 'Q,B': accuracy, backtracks and queries; and of completions without a verifier, nucleus 0.9 and
-      greedy, of the texts that it objected to.
+      Of each cell 'Q,B': accuracy, backtracks and queries; 'checked', the accuracy if rewritten tokens are checked,
+      too, as in the authors' released program; and of completions without a verifier, nucleus 0.9 and greedy, of the
+      texts that it objected to.
     """
     cells, quotas = {}, range(max(QUOTAS) + 1)
     ways = [Completion(sampler_of(quota, stride), "inducing", probe) for stride in STRIDES for quota in quotas]
-    completed = iter(generator.complete_all(prefixes, ways))
+    of_checked = list(itertools.product(QUOTAS, STRIDES))
+    ways += [Completion(sampler_of(*cell, checked=True), "inducing", probe) for cell in of_checked]
+    completed = generator.complete_all(prefixes, ways)
+    checked = dict(zip(of_checked, completed[-len(of_checked) :], strict=True))
+    completed = iter(completed)
     for stride in STRIDES:
         runs = list(itertools.islice(completed, len(quotas)))
         texts = objections(generator, prefixes, [run.outputs for run in runs[:-1]], probe)
@@ -71,6 +76,7 @@ def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe)
             among = number <= quota
             cells[f"{quota},{stride}"] = {
                 "accuracy": _accuracy(runs[quota]),
+                "checked": _accuracy(checked[quota, stride]),
                 "backtracks": int(runs[quota].backtracks.sum()),
                 "queries": float(runs[quota].queries.mean()),
                 "objections": int(among.sum()),

@@ -79,7 +79,7 @@ def train_value(generator: Generator) -> tuple[ActionHead, dict[str, float]]:
     config = generator.config
     prompts = draw_prompts(config, config.ood_grammar, "value/prompts", config.num_rollouts)
     rollouts = generator.complete(prompts, plain(nucleus(1.0)), stream="value/completions")
-    hidden, _ = generator.read(rollouts.outputs)
+    hidden = generator.read(rollouts.outputs)[0]
     places = np.arange(config.room)
     inside = (places >= prompts.lengths[:, None]) & (places < rollouts.outputs.lengths[:, None])
     row, place = np.nonzero(inside)

@@ -7,6 +7,8 @@ from typing import Any
 
 from padir.dyck import thesis
 from padir.dyck.inducing import QUOTAS, STRIDES
+from padir.dyck.laws import MOST_TRIALS
+from padir.dyck.unseen import TRAINED, named
 
 Results = Mapping[str, Any]
 
@@ -58,6 +60,7 @@ def tables(results: Results) -> list[tuple[str, str, str]]:
         _grid(results["inducing"]["grid"]),
         _unseen(results["unseen"]),
         _remaining(results["unseen"]["mistakes"]),
+        _examples(results["unseen"]["mistakes"][named(TRAINED, 0.9)]["examples"]),
         _diversity(results["diversity"]),
         _laws(results["laws"]),
     ]
@@ -83,8 +86,8 @@ def _language_model(results: Results) -> tuple[str, str, str]:
     model, verifier, value = results["language_model"], results["verifier"], results["value"]
     mean, spread = thesis.VERIFIER_ACCURACY
     rows = [
-        ["parameters of the language model", model["parameters"], 15_743_488],
-        ["words that it has seen", model["words"], 300_000],
+        ["parameters of the language model", model["parameters"], thesis.PARAMETERS],
+        ["words that it has seen", model["words"], thesis.WORDS],
         ["closing brackets that are its likeliest token", model["closing_accuracy"], 1.0],
         ["valid samples, top_p 1.0", model["validity"], None],
         ["loss per token, nats", model["loss"], None],
@@ -119,15 +122,16 @@ def _grid(grid: Results) -> tuple[str, str, str]:
             rows.append(
                 [
                     f"Q = {quota}, B = {stride}",
-                    *(cell[of] for of in ("accuracy", "backtracks", "nucleus", "greedy", "queries")),
+                    *(cell[of] for of in ("accuracy", "checked", "backtracks", "nucleus", "greedy", "queries")),
                     *(thesis.GRID[quota, stride], *objected),
                 ]
             )
     text = (
         "The same prefixes with the linear verifier. 'nucleus' and 'greedy': accuracy without backtracking from the "
-        "texts that it objected to."
+        "texts that it objected to. 'checked': accuracy if tokens that are rewritten are checked, too, as in the "
+        "authors' released program."
     )
-    head = ["", "accuracy", "backtracks", "nucleus", "greedy", "queries"]
+    head = ["", "accuracy", "checked", "backtracks", "nucleus", "greedy", "queries"]
     head += [f"thesis: {name}" for name in ("accuracy", "backtracks", "nucleus", "greedy")]
     return "The verifier's backtracks (Tables 3.2 and 3.4)", text, table(head, rows)
 
@@ -145,10 +149,12 @@ def _unseen(unseen: Results) -> tuple[str, str, str]:
                 *(row[of] for of in ("queries", "verifier_calls", "decoder_passes", "backtracks", "erased")),
             ]
         )
-    runs = len(next(iter(unseen["systems"].values()))["errors"])
+    runs = max(len(row["errors"]) for row in unseen["systems"].values())
     text = (
         f"Errors per {thesis.UNSEEN_PROMPTS} of {unseen['prompts']} unseen prompts out of distribution, mean of {runs} "
-        "runs ± its standard error, and mean costs of a completion."
+        "runs ± its standard error, and mean costs of a completion. The trained verifier objects to "
+        f"{' and '.join(f'{100 * share:.1f}%' for share in unseen['objections'].values())} of the prefixes that it "
+        f"judges at top_p {' and '.join(unseen['objections'])}, and so does the random one that objects as often."
     )
     head = ["", "errors", "thesis", "queries", "verifier calls", "passes", "backtracks", "erased"]
     return "Unseen prompts (Tables 3.3 and 3.16)", text, table(head, rows)
@@ -163,6 +169,15 @@ def _remaining(mistakes: Results) -> tuple[str, str, str]:
     rows.append(["thesis", *(theirs[of] for of in ("mistakes", "wrong type", "premature EOS", "quota spent")), None])
     head = ["", "mistakes", "wrong closing type", "premature EOS", "quota spent", "token of probability > 0.5"]
     return "What remains", "", table(head, rows)
+
+
+def _examples(examples: Sequence[Results]) -> tuple[str, str, str]:
+    rows = [
+        [f"`{of['prefix']}`", f"`{of['token']}`", of["probability"], f"`{of['likeliest']}`", of["quota_left"]]
+        for of in examples
+    ]
+    head = ["prefix", "wrong token", "its probability", "likeliest token", "quota left"]
+    return "Mistakes under the verifier, top_p 0.9 (Figure 3.2)", "", table(head, rows)
 
 
 def _diversity(diversity: Results) -> tuple[str, str, str]:
@@ -192,7 +207,8 @@ def _laws(laws: Results) -> tuple[str, str, str]:
         f"{laws['draws']} completions of each of {laws['prompts']} prompts, which have {min(laws['valid_outputs'])} to "
         f"{max(laws['valid_outputs'])} valid outputs. Distance: total variation from the language model's law among "
         "valid outputs. 'Best of' and 'block best of' have as many candidates as cost about what backtracking does, "
-        "and what VGB does; the others cost what they cost. The thesis gives no numbers."
+        "and what VGB does; the others cost what they cost. Tokens and blocks are drawn at most "
+        f"{MOST_TRIALS} times: a sampler that then has none has failed. The thesis gives no numbers."
     )
     head = ["", "judge", "valid", "failed", "distinct of ten", "distance", "queries", "verifier calls", "passes"]
     return "All samplers (section 3.3)", text, table([*head, "backtracks", "erased"], rows)

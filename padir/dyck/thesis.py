@@ -5,6 +5,8 @@ Nothing here is measured by padir. Tables show these numbers beside ours, and cl
 
 from __future__ import annotations
 
+# The language model, and words that it has seen.
+PARAMETERS, WORDS = 15_743_488, 300_000
 # p of the prompts out of distribution.
 OOD_P = 0.8
 # Table 3.1: accuracy on error-inducing prefixes after one forced backtrack of B tokens, nucleus 0.9; 0 is none.

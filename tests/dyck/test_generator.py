@@ -98,7 +98,7 @@ def test_features_are_those_that_a_verifier_reads(generator, prompts):
     erasing = Backtracking(50, 1, sampling=nucleus(1.0), rewrite_greedily=False)
     done = generator.complete(prompts, erasing, probe, stream="tokenwise")
     spent = done.backtracks == 50
-    features, _ = generator.read(done.outputs)
+    features = generator.read(done.outputs)[0]
     judged = np.asarray(jax.nn.sigmoid(probe.log_odds(features.reshape(-1, 16)))).reshape(features.shape[:2])
     length = np.arange(8)
     checked = (length > prompts.lengths[:, None]) & (length <= done.outputs.lengths[:, None]) & ~spent[:, None]
@@ -111,7 +111,7 @@ def test_features_are_those_that_a_verifier_reads(generator, prompts):
 def test_log_probabilities_of_texts_are_those_of_their_generation(generator, prompts):
     cut = prompts.cut(np.full(40, 3))
     found = generator.complete(cut, plain(nucleus(1.0)), stream="scores")
-    _, log_probs = generator.read(found.outputs)
+    log_probs = generator.read(found.outputs)[1]
     inside = (np.arange(7) >= 3) & (np.arange(7) < found.outputs.lengths[:, None])
     chances = np.exp(log_probs[inside])
     assert ((chances > 0) & (chances < 1)).all() and np.isfinite(log_probs[inside]).all()

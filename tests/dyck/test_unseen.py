@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tiny_dyck
 
+from padir.data.dyck import text_of
 from padir.decoding.backtracking import Backtracking
 from padir.dyck import unseen
-from padir.dyck.generator import Completed, Prefixes, nucleus
+from padir.dyck.generator import GREEDY, Completed, Prefixes, nucleus, plain
 from padir.dyck.unseen import distinct, diversity, fewer_p_value, remaining, standard_error, systems, unseen_errors
 
 CONFIG = tiny_dyck.CONFIG
@@ -36,18 +37,22 @@ def test_every_setting_of_the_thesis_is_there():
     named = systems(CONFIG, tiny_dyck.probe())
     assert {name: (of.quota, of.stride, of.threshold, of.rewrite_greedily) for name, (of, _) in named.items()} == {
         **{f"baseline, top_p {p}": (0, 4, None, True) for p in (0.9, 1.0)},
+        "greedy, no verifier": (0, 4, None, True),
         **{f"backtracking, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
+        **{f"backtracking, rewritten tokens checked, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
         **{f"random verifier, top_p {p}": (4, 4, 0.1, True) for p in (0.9, 1.0)},
         **{f"perfect verifier, top_p {p}": (4, 4, None, True) for p in (0.9, 1.0)},
         "backtracking without argmax, top_p 0.9": (4, 4, None, False),
     }
     assert named["baseline, top_p 0.9"][0].sampling.top_p == 0.9
     assert named["baseline, top_p 1.0"][0].sampling.top_p is None
+    checked = {name for name, (of, _) in named.items() if of.check_rewritten}
+    assert checked == {f"backtracking, rewritten tokens checked, top_p {p}" for p in (0.9, 1.0)}
 
 
 def test_errors_of_unseen_prompts(monkeypatch):
     """A perfect verifier leaves fewer errors than none; costs are means; runs differ."""
-    chosen = ("baseline, top_p 1.0", "perfect verifier, top_p 1.0")
+    chosen = ("baseline, top_p 1.0", "perfect verifier, top_p 1.0", "greedy, no verifier")
     every = systems
 
     def some(config, probe):
@@ -60,7 +65,13 @@ def test_errors_of_unseen_prompts(monkeypatch):
     monkeypatch.setattr(unseen, "TOP_PS", (1.0,))
     generator = tiny_dyck.trained()
     found = unseen_errors(generator, tiny_dyck.probe())
-    base, perfect = (found["systems"][name] for name in chosen)
+    base, perfect, greedy = (found["systems"][name] for name in chosen)
+    assert len(greedy["errors"]) == 1, "it draws nothing"
+    often = found["systems"]["random verifier, objecting as often, top_p 1.0"]
+    trained = found["systems"]["backtracking, top_p 1.0"]
+    assert 0 < found["objections"]["1.0"] < 1
+    assert trained["backtracks"] / trained["verifier_calls"] == pytest.approx(found["objections"]["1.0"], rel=1e-6)
+    assert often["backtracks"] / often["verifier_calls"] == pytest.approx(found["objections"]["1.0"], abs=0.15)
     assert base["mean"] == np.mean(base["errors"]) and len(base["errors"]) == 2
     assert base["mean"] > perfect["mean"] + 5
     assert base["valid"] == pytest.approx(1 - base["mean"] / 64)
@@ -86,5 +97,8 @@ def test_what_remains_is_told_by_kind():
     assert found["kinds"] == {"END": 2, "TYPE": 2}
     first = found["examples"][0]
     assert (first["prefix"], first["token"], first["quota_left"]) == ("[", ")", 0)
+    # What greedy decoding writes behind the prefix.
+    greedy = generator.complete(outputs.cut(np.ones(3, int)), plain(GREEDY), stream="greedy").outputs
+    assert first["likeliest"] == text_of(greedy.tokens[0, 1:2])
     assert first["probability"] == pytest.approx(float(np.exp(generator.read(outputs)[1][0, 1])))
     assert remaining(generator, [Completed(outputs, counts < 0, counts >= 0, *[counts] * 5)])["mistakes"] == 0
