@@ -33,7 +33,7 @@ def made(tmp_path_factory):
         patch.setattr(unseen, "systems", of_table)
         patch.setattr(laws, "unmatched", of_comparison)
         patch.setattr(laws, "matched", lambda *arguments: {})
-        patch.setattr(inducing, "sampler_of", lambda quota, stride: SAMPLER)
+        patch.setattr(inducing, "sampler_of", lambda quota, stride, checked=False: SAMPLER)
         dyck(output_dir=str(folder), config=CONFIG)
         again = dyck(output_dir=str(folder), config=CONFIG)
     return folder, again
@@ -45,7 +45,7 @@ SAMPLER = inducing.sampler_of(1, 2)
 def test_what_it_writes(made):
     folder, result = made
     written = json.loads((folder / "dyck.json").read_text(encoding="utf-8"))
-    assert written["claims"] == result["claims"] and len(written["claims"]) == 30
+    assert written["claims"] == result["claims"] and len(written["claims"]) == 35
     assert list(written["facts"]["phase_seconds"]) == [
         *("language_model", "verifier", "inducing", "unseen", "diversity", "value", "laws"),
     ]
