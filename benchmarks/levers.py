@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quality import PRESETS, ROOT, run_padir
+import jax
+from quality import PRESETS, ROOT, has_model, run_padir
 from quality_models import TEACHER, systems, training_arguments
 
 from padir.benchmark.facts import run_facts
@@ -52,17 +53,12 @@ class Lever:
 
 LEVERS = {
     PLAIN: Lever(),
-    "batch 256": Lever(
-        {
-            "train.batch_size": 256,
-            "OptimizerConfig.peak_learning_rate": 0.05,
-            "OptimizerConfig.warmup_steps": 200,
-        }
-    ),
+    "batch 256": Lever({"train.batch_size": 256, "OptimizerConfig.peak_learning_rate": 0.05}),
     "batch 32": Lever({"train.batch_size": 32, "OptimizerConfig.peak_learning_rate": 0.02}),
     "one stage": Lever({"PadirModel.num_stages": 1}),
     "three stages": Lever({"PadirModel.num_stages": 3}),
-    "random tokens": Lever({"CorruptionConfig.random_probability": 1.0}),
+    # Decoding starts with masks, so that some of the noise must be masks.
+    "half random tokens": Lever({"CorruptionConfig.random_probability": 0.5}),
     "uniform noise": Lever({"CorruptionConfig.min_noise_density": 0.0, "CorruptionConfig.keep_probability": 0.0}),
     "label smoothing": Lever({"LossConfig.label_smoothing": 0.1}),
     "length loss 1.0": Lever({"LossConfig.length_loss_weight": 1.0}),
@@ -118,18 +114,21 @@ class Trials:
         """The run of a student with this lever, trained for so many updates."""
         run = self._run(name)
         best = run.with_name(f"{run.name}.best")
-        if best.exists():
+        if has_model(str(best)):
             return best
         warm = [f"--initialize_from={self._work / 'best' / TEACHER}"] if LEVERS[name].warm else []
         # The schedule ends with the run, so the last checkpoints are the ones to choose from.
         cadence = {"log": updates, "evaluate": max(updates // 5, 1), "checkpoint": max(updates // 5, 1), "keep_best": 1}
         options = [f"--gin.Cadence.{key}={value}" for key, value in cadence.items()]
+        options.append(f"--gin.OptimizerConfig.warmup_steps={max(updates // 10, 1)}")
         self._padir("train", *self._training(name), *options, *warm, f"--num_steps={updates}")
         self._padir("average", f"--run_dir={run}", f"--output_dir={best}", "--best=1")
         return best
 
     def scores(self, name: str, run: Path) -> dict[str, dict[str, Any]]:
         """What `padir evaluate` says of a student, with its outputs, by way of decoding."""
+        # Each compiled program takes memory maps, of which a process may have only so many.
+        jax.clear_caches()
         found, chosen = {}, systems(["padir"])
         for way, system in _SYSTEMS.items():
             path = self._folder / f"{run.stem}_{way.replace(' ', '_')}.json"
@@ -143,6 +142,7 @@ class Trials:
                     f"--output_dir={self._folder}",
                     f"--name={path.stem}",
                     "--split=validation",
+                    "--no-with_ter",
                 )
             outputs = path.with_suffix(".txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
             found[way] = json.loads(path.read_text(encoding="utf-8")) | {"outputs": outputs}

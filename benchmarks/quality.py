@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments
@@ -37,8 +38,9 @@ from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
 from padir.metrics.quality import tokenizer_of
+from padir.metrics.writers import read_metrics
 from padir.runs.checkpoints import Checkpointer
-from padir.runs.directory import recorded_settings
+from padir.runs.directory import METRICS_FOLDER, recorded_settings
 
 ROOT = Path(__file__).resolve().parent
 # (gin files on top of the run's, layers of encoder and decoder, seconds of updates, how the teacher translates)
@@ -60,6 +62,7 @@ class Comparison:
         self._files, self._layers, default, self._distil_with = PRESETS[preset]
         self._reverse, self.budget = reverse, default if seconds is None else seconds
         self._clock, self._compiled = work / "seconds.json", work / "compiled"
+        self._evaluated = ""
         work.mkdir(parents=True, exist_ok=True)
         self._claim(work / "comparison.json", {"preset": preset, "reverse": reverse, "budget_seconds": self.budget})
         self.seconds: dict[str, float] = json.loads(self._clock.read_text()) if self._clock.exists() else {}
@@ -86,8 +89,6 @@ class Comparison:
             # The time of an interrupted start counts, because the next start continues from its checkpoints.
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
             write_text(self._clock, json.dumps(self.seconds, indent=1) + "\n")
-            # Each compiled program takes memory maps, of which a process may have only so many.
-            jax.clear_caches()
         if status:
             sys.exit(status)
 
@@ -136,22 +137,37 @@ class Comparison:
             *self._training(model),
             *(f"--gin.Cadence.{name}={value}" for name, value in cadence.items()),
             *([] if start is None else [f"--initialize_from={self.folder('best', start)}"]),
+            # The same share of all runs, since they have different numbers of updates.
+            f"--gin.OptimizerConfig.warmup_steps={max(num_steps // 10, 1)}",
             f"--num_steps={num_steps}",
         )
+        write_text(self._facts(model), json.dumps(run_facts()) + "\n")
         for kind, chosen in (("best", "--best=1"), ("mean", "--last=5")):
-            if not _has_model(self.folder(kind, model)):
+            if not has_model(self.folder(kind, model)):
                 folders = f"--run_dir={self.folder('runs', model)}", f"--output_dir={self.folder(kind, model)}"
                 self.phase(f"train {model}", "average", *folders, chosen)
 
+    def _facts(self, model: str) -> Path:
+        """Where it is written on which machine, and with which code, a model was trained."""
+        (self.work / "facts").mkdir(exist_ok=True)
+        return self.work / "facts" / f"{model}.json"
+
     def is_trained(self, model: str) -> bool:
         """Whether nothing is left to do for a model but to evaluate it."""
-        return _has_model(self.folder("mean", model))
+        return has_model(self.folder("mean", model))
 
-    def made(self, model: str) -> dict[str, int]:
-        """The updates that a model's run records, and the update after which it was best."""
+    def made(self, model: str) -> dict[str, Any]:
+        """What a model's run records: updates, the seconds that they took, when it was best, and where it ran."""
         with Checkpointer(self.folder("best", model), read_only=True) as checkpointer:
             best = checkpointer.latest_step()
-        return {"updates": recorded_settings(self.folder("runs", model))["num_steps"], "best_after": best}
+        run = Path(self.folder("runs", model))
+        facts = json.loads(self._facts(model).read_text())
+        return {
+            "updates": recorded_settings(run)["num_steps"],
+            "best_after": best,
+            "seconds": seconds_of_updates(read_metrics(run / METRICS_FOLDER / "metrics.jsonl")),
+            **{name: facts[name] for name in ("commit", "cpu", "cpu_features", "date")},
+        }
 
     def distill(self) -> None:
         """Lets the teacher translate the corpus, unless it has."""
@@ -171,6 +187,10 @@ class Comparison:
         """Scores a system against the reference system, unless that was done."""
         path = Path(self.folder("results"), f"{_file_name(name)}.json")
         if not path.exists():
+            if system.model != self._evaluated:
+                # Each compiled program takes memory maps, of which a process may have only so many.
+                jax.clear_caches()
+                self._evaluated = system.model
             compared = [] if name == REFERENCE else [f"--baseline={path.parent / _file_name(REFERENCE)}.txt"]
             helper = [f"--{system.helper}={self.folder('best', TEACHER)}"] if system.helper else []
             self.phase(
@@ -185,6 +205,7 @@ class Comparison:
                 f"--output_dir={self.folder('results')}",
                 f"--name={path.stem}",
                 "--split=validation",
+                "--no-with_ter",
             )
         found = json.loads(path.read_text(encoding="utf-8"))
         outputs = path.with_suffix(".txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -196,6 +217,7 @@ class Comparison:
     def latency(self, data: PreparedSet, chosen: dict[str, System]) -> dict[str, dict]:
         """Latency of single sentences, all systems in turns, those without averages; by name."""
         jax.config.update("jax_compilation_cache_dir", str(self._compiled))
+        jax.clear_caches()
         opened: dict[tuple[str, str], Translator] = {}
         asked = {}
         for name, system in chosen.items():
@@ -244,13 +266,26 @@ def main() -> int:
         name: comparison.evaluate(name, chosen[name]) for name in sorted(chosen, key=lambda name: name != REFERENCE)
     }
     rows = {name: rows[name] for name in chosen}
+    made = {name: comparison.made(name) | {"update_seconds": update_seconds[name]} for name in trained}
+    # What there is if the latencies do not come to their end.
+    _write(Path(options.results), comparison, data, rows, made, chosen)
     # An average decodes like the model itself.
     timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
-    made = {name: comparison.made(name) | {"update_seconds": update_seconds[name]} for name in trained}
     _write(Path(options.results), comparison, data, rows, made, chosen)
+    print(table(rows))
     return 0
+
+
+def seconds_of_updates(records: Sequence[dict[str, Any]]) -> float:
+    """The time that the updates of a run took, by its metrics: each record has their mean since the one before."""
+    total, last = 0.0, 0
+    for record in records:
+        if "train/step_seconds" in record:
+            total += record["train/step_seconds"] * (record["step"] - last)
+            last = record["step"]
+    return total
 
 
 def _write(
@@ -286,12 +321,12 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     title = f"{manifest.task.name}, {comparison.preset} preset"
-    draw(folder / f"{name}.png", rows, {each: system.model for each, system in chosen.items()}, title)
+    if any("latency_ms" in row for row in rows.values()):
+        draw(folder / f"{name}.png", rows, {each: system.model for each, system in chosen.items()}, title)
     write_text(folder / f"{name}.html", outputs_page(title, examples, outputs))
-    print(table(rows))
 
 
-def _has_model(run_dir: str) -> bool:
+def has_model(run_dir: str) -> bool:
     """Whether a run directory exists and has a whole checkpoint; removes what an interrupted start left of one."""
     if not Path(run_dir).exists():
         return False

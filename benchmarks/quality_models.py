@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import gin as gin_config
 from padir.cli import config
@@ -68,6 +68,8 @@ class System:
       bindings: what is set differently there.
       helper: 'rescore_with' or 'verify_with' for the teacher's help, else ''.
       averaged: whether its parameters are the mean of the last checkpoints.
+      likeliest_first: whether single sentences are decoded with `Refinement.likeliest_first`. Their translations are
+        the same. In batches it does not pay: one unsure sentence keeps all waiting.
     """
 
     model: str
@@ -75,11 +77,13 @@ class System:
     bindings: tuple[str, ...] = field(default=())
     helper: str = ""
     averaged: bool = False
+    likeliest_first: bool = False
 
     def decode(self) -> DecodeConfig:
-        """The configuration that `padir evaluate` makes of the same file and bindings."""
+        """The configuration for single sentences, of the same file and bindings as in `padir evaluate`."""
         config.parse([self.decode_file], list(self.bindings))
-        return gin_config.query_parameter("evaluate.decode").scoped_configurable_fn()
+        decode = gin_config.query_parameter("evaluate.decode").scoped_configurable_fn()
+        return replace(decode, likeliest_first=True) if self.likeliest_first else decode
 
 
 def systems(models: Iterable[str]) -> dict[str, System]:
@@ -126,10 +130,9 @@ def _parallel(
         bindings.append("Refinement.remask=@RemaskNothing()")
     if several:
         bindings += _RANKING
-        if kind in ("padir", "mask_predict"):
-            bindings.append("Refinement.likeliest_first=True")
     helper = "rescore_with" if rescored else ""
-    return System(model, f"decode/{kind}_4.gin", tuple(bindings), helper, averaged)
+    first = several and not rescored and kind in ("padir", "mask_predict")
+    return System(model, f"decode/{kind}_4.gin", tuple(bindings), helper, averaged, first)
 
 
 def training_arguments(

@@ -57,7 +57,8 @@ def measure(data: PreparedSet, arguments: Mapping[str, Sequence[str]]) -> dict[s
         (batch,) = spread_batches(data, lengths, size, 1)
         share[model] = mean_length(data, lengths, size) / batch["decoder_target_tokens"].shape[1]
         made = gin_config.query_parameter("train.model").scoped_configurable_fn(ids)
-        updates = Updates(made, batch, resolved_for_training("train.compute_type", kind))
+        optimizer = gin_config.query_parameter("train.optimizer").scoped_configurable_fn()
+        updates = Updates(made, batch, resolved_for_training("train.compute_type", kind), optimizer)
         runs[model] = lambda _, updates=updates: updates()
     timings = take_turns(runs, [None], repeats=_REPEATS, untimed=1)
     return {model: float(np.median(timing.samples)) / 1e3 * share[model] for model, timing in timings.items()}

@@ -68,10 +68,15 @@ class Updates:
       xla_flops: operations of that update as counted by XLA, including element-wise ones.
     """
 
-    def __init__(self, model: Model, batch: dict[str, np.ndarray], compute_type: str | None = None):
+    def __init__(
+        self,
+        model: Model,
+        batch: dict[str, np.ndarray],
+        compute_type: str | None = None,
+        optimizer: OptimizerConfig = OptimizerConfig(),
+    ):
         self.model, self._batch = model, batch
         self._mesh = sharding.make_mesh(jax.devices()[:1])
-        optimizer = OptimizerConfig()
         updates = optimizer.build(_NUM_STEPS)
         self._state = create_train_state(model, updates, 0, self._mesh)
         schedule = optimizer.schedule(_NUM_STEPS)

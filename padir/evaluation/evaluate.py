@@ -138,6 +138,7 @@ def evaluate(
     comet: str | None = None,
     comet_python: str | None = None,
     trained_on: str | None = None,
+    with_ter: bool = True,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Translates a split of a prepared set, or a file, and scores the translations.
@@ -176,6 +177,7 @@ def evaluate(
       comet_python: the Python interpreter of an environment in which COMET is installed.
       trained_on: 'raw' or 'distilled': the training data, if the run directory does not record it. `padir tables`
         needs it.
+      with_ter: whether to compute TER, which takes several times as long as all other scores together.
       seed: random seed of decoding policies that sample.
 
     Returns:
@@ -201,7 +203,8 @@ def evaluate(
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
-    result |= score(translations, examples, chosen.checker, tokenize, predicts_length=_predicts(translator, decode))
+    predicts = _predicts(translator, decode)
+    result |= score(translations, examples, chosen.checker, tokenize, predicts_length=predicts, with_ter=with_ter)
     result |= cost_under_constraint(translations, decode)
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
     # T5X reports BLEU with this tokenizer by default, and so does the paper's Table 4.2.

@@ -34,7 +34,7 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, tmp_path):
     changed = {
         "one stage": {"num_stages": 1},
         "three stages": {"num_stages": 3},
-        "random tokens": {"corruption": dataclasses.replace(plain.corruption, random_probability=1.0)},
+        "half random tokens": {"corruption": dataclasses.replace(plain.corruption, random_probability=0.5)},
         "uniform noise": {
             "corruption": dataclasses.replace(plain.corruption, min_noise_density=0.0, keep_probability=0.0)
         },

@@ -36,7 +36,7 @@ class Commands:
 
     def __call__(self, arguments):
         command, *rest = arguments
-        options = [argument.removeprefix("--").split("=", 1) for argument in rest]
+        options = [argument.removeprefix("--").partition("=")[::2] for argument in rest]
         self.calls.append((command, dict(options)))
         self.clock.now += 10.0
         if self.failing == len(self.calls):
@@ -54,6 +54,10 @@ class Commands:
         (folder / "train.json").write_text(
             json.dumps({"settings": {"num_steps": int(options["num_steps"])}, "changes": []})
         )
+        (folder / "metrics").mkdir(exist_ok=True)
+        records = [{"step": 20, "train/step_seconds": 0.5}, {"step": 20, "eval/loss": 1.0}]
+        records.append({"step": int(options["num_steps"]), "train/step_seconds": 0.25})
+        (folder / "metrics" / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
 
     def average(self, options):
         shutil.copytree(self.run, options["output_dir"])
@@ -113,6 +117,7 @@ def test_the_whole_chain(run, tmp_path, capsys):
     # The same seconds are more updates where one takes less.
     assert (trained["ar"]["num_steps"], trained["padir"]["num_steps"]) == ("400", "200")
     assert trained["ar"]["gin.Cadence.checkpoint"] == "20" and trained["ar"]["gin.Cadence.keep"] == "5"
+    assert [trained[name]["gin.OptimizerConfig.warmup_steps"] for name in ("ar", "padir")] == ["40", "20"]
     for name, options in trained.items():
         recipe = MODELS[name]
         assert options["gin.DATA_DIR"] == repr(str(work / ("distilled" if recipe.distilled else "data")))
@@ -136,11 +141,25 @@ def test_the_whole_chain(run, tmp_path, capsys):
         name: 400 if name == "ar" else 200 for name in MODELS
     }
     assert stored["models"]["padir"]["best_after"] == 120, "that of the stand-in"
+    assert stored["models"]["padir"]["seconds"] == 20 * 0.5 + 180 * 0.25
+    assert {"commit", "cpu"} <= set(stored["models"]["padir"])
+    assert all("no-with_ter" in options for options in evaluated.values())
     assert stored["train_pairs"] == len(PreparedSet.open(work / "data").split("train"))
     assert (tmp_path / "results" / "quality_tiny_cpu.png").read_bytes().startswith(b"\x89PNG")
     assert "padir_4_steps_5_lengths 0" in (tmp_path / "results" / "quality_tiny_cpu.html").read_text()
     assert len(stored["neighbours"]) == len(MODELS) - 1
     assert capsys.readouterr().out.splitlines()[2].startswith("| AR, greedy | 30.90 | 50.00 |")
+
+
+def test_what_there_is_is_written_before_latencies_are_measured(run, tmp_path, monkeypatch):
+    def broken(self, data, chosen):
+        raise MemoryError
+
+    monkeypatch.setattr(quality.Comparison, "latency", broken)
+    with pytest.raises(MemoryError):
+        run("--models=ar")
+    stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
+    assert list(stored["models"]) == ["ar"] and "latency_ms" not in stored["systems"]["AR, beam 5"]
 
 
 def test_a_sitting_takes_some_models_further(run, tmp_path):
@@ -234,6 +253,8 @@ def test_systems_decode_as_they_are_called():
     one, five = found["PaDIR, 10 steps"].decode(), found["PaDIR, 10 steps, 5 lengths"].decode()
     assert (one.num_steps, one.num_hypotheses, five.num_steps, five.num_hypotheses) == (10, 1, 10, 5)
     assert five.rank.length_weight == 0.1 and five.likeliest_first and not one.likeliest_first
+    # In batches nothing is gained by it.
+    assert not any("likeliest_first" in each for each in found["PaDIR, 10 steps, 5 lengths"].bindings)
     assert isinstance(found["CMLM, 1 step"].decode().remask, RemaskNothing)
     assert found["CMLM, 4 steps"].decode().rewrite_only_remasked
     assert found["SUNDAE, 4 steps, 5 lengths"].decode().sampling.temperature == 0.3
