@@ -128,6 +128,10 @@ class Constraint:
         text = clean(source)
         return tuple(dict.fromkeys(targets for term, targets in self.terms if self.stands_in(term, text)))
 
+    def concerns(self, source: str) -> bool:
+        """Whether anything is demanded of the output of a source; terms alone demand nothing where none stands."""
+        return bool(self.pattern or self.required or self.forbidden or self.demanded(source))
+
     def met(self, source: str, text: str) -> bool:
         """Whether the output `text` of a source obeys; asked of Python's `re`, not of any automaton."""
         flags = re.IGNORECASE if self.ignore_case else 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from padir.data.constraints import Constraint
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.inference.translator import Translation
@@ -33,8 +35,18 @@ def cost_under_verifier(translations: Sequence[Translation]) -> dict[str, Any]:
     }
 
 
+def held_against(
+    constraint: Constraint, sources: Sequence[str], translations: Sequence[Translation]
+) -> list[Translation]:
+    """Translations that say whether they obey a constraint which they were not made to obey."""
+    return [
+        replace(each, constraint_met=constraint.met(source, each.text))
+        for source, each in zip(sources, translations, strict=True)
+    ]
+
+
 def cost_under_constraint(translations: Sequence[Translation], decode: DecodeConfig) -> dict[str, Any]:
-    """The account of all translations; nothing of those that no constraint held for.
+    """The account of all translations; nothing of those that were held against no constraint.
 
     Returns:
       `constraint_met`: the percentage that obey. `queries_per_token`: see there. `failed`: sentences without an output.

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from padir.data.bleurt_process import bleurt_scores, check_bleurt
+from padir.data.constraints import Constraint
 from padir.data.records import Example
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation import report, side_by_side
-from padir.evaluation.cost import cost_under_constraint, cost_under_verifier
+from padir.evaluation.cost import cost_under_constraint, cost_under_verifier, held_against
 from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
@@ -109,6 +110,8 @@ def score(
     steps = {"mean_steps_run": mean_steps}
     if translations[0].rounds is not None:
         steps["mean_rounds"] = statistics.fmean(translation.rounds for translation in translations)
+        # Each round has one pass of the verifier.
+        steps["mean_draft_passes"] = mean_steps - steps["mean_rounds"]
         written = sum(translation.predicted_length for translation in translations)
         steps["tokens_per_round"] = written / len(examples) / steps["mean_rounds"]
     return {**quality.to_dict(), **lengths, **steps, **cost_under_verifier(translations)}
@@ -125,6 +128,7 @@ def evaluate(
     verify_with: str | None = None,
     verifier: str | None = None,
     constraint: str | None = None,
+    check: str | None = None,
     compute_type: str | None = None,
     split: str = "test",
     sources: str | None = None,
@@ -159,7 +163,10 @@ def evaluate(
       verifier: the folder of a verifier from `padir verifier`, under which an autoregressive model generates. The
         result then has fields of its own; see `padir.evaluation.cost`.
       constraint: the JSON file of a constraint that every translation must obey; see `padir.data.constraints`. The
-        result then has `constraint_met`, the percentage that do, and what it cost; see `padir.evaluation.cost`.
+        result then has `constraint_met`, the percentage that do, `constraint_concerns`, the number of sentences of
+        which it demands anything, and what it cost; see `padir.evaluation.cost`.
+      check: the JSON file of a constraint that translations are held against without being made to obey; for the same
+        fields beside those of `constraint`.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       split: the split to translate.
       sources, references: two text files, plain or .gz, to translate in place of a split. Line n of one translates
@@ -188,6 +195,9 @@ def evaluate(
         or the baseline have other numbers of lines, or an option does not fit the model.
     """
     check_buckets(length_buckets)
+    if constraint is not None and check is not None:
+        raise PadirError("evaluate.check: translations are held against their constraint anyway; leave it out")
+    held = None if constraint is None and check is None else Constraint.read(constraint or check)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
@@ -199,10 +209,17 @@ def evaluate(
     examples = chosen.examples
     other = _read_baseline(baseline, len(examples), chosen.where) if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": chosen.data_dir, "split": chosen.split}
-    result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers, "task": chosen.task}
+    result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers, "check": check}
+    result |= {"task": chosen.task}
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
+    if held is not None:
+        # As the model reads them.
+        read = [translator.vocabulary.decode(example.source_ids) for example in examples]
+        if check is not None:
+            translations = held_against(held, read, translations)
+        result["constraint_concerns"] = sum(map(held.concerns, read))
     predicts = _predicts(translator, decode)
     result |= score(translations, examples, chosen.checker, tokenize, predicts_length=predicts, with_ter=with_ter)
     result |= cost_under_constraint(translations, decode)

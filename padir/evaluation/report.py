@@ -59,7 +59,13 @@ def _lengths(result: Mapping[str, Any]) -> str:
 
 
 def _steps(result: Mapping[str, Any]) -> str:
-    return f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence{_cost(result)}"
+    rounds = ""
+    if "mean_rounds" in result:
+        rounds = (
+            f" ({result['mean_draft_passes']:.1f} drafts, {result['mean_rounds']:.1f} verifications, "
+            f"{result['tokens_per_round']:.2f} tokens a round)"
+        )
+    return f"{_lengths(result)}{result['mean_steps_run']:.1f} steps per sentence{rounds}{_cost(result)}"
 
 
 def _cost(result: Mapping[str, Any]) -> str:
@@ -69,7 +75,7 @@ def _cost(result: Mapping[str, Any]) -> str:
     per_token = "-" if result["queries_per_token"] is None else f"{result['queries_per_token']:.2f}"
     failed = f"{result['failed']} of {result['n']} sentences failed"
     if "constraint_met" in result:
-        met = f"{result['constraint_met']:.2f}% meet the constraint"
+        met = f"{result['constraint_met']:.2f}% meet the constraint, which concerns {result['constraint_concerns']}"
         return f", {per_token} queries per output token; {met}, {failed}"
     return (
         f", {result['mean_queries']:.1f} queries ({per_token} per output token), "

@@ -376,6 +376,7 @@ def test_verified_by_the_teacher(tiny, examples, tmp_path):
     assert result["verify_with"] == str(tiny.ar) and teacher["verify_with"] is None
     assert result["system"]["decoding"] == "verified"
     assert 1 <= result["mean_rounds"] < result["mean_steps_run"]
+    assert result["mean_draft_passes"] == pytest.approx(result["mean_steps_run"] - result["mean_rounds"])
     assert result["tokens_per_round"] >= 1 and "mean_rounds" not in teacher
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import padir
+from padir.data.constraints import Constraint
 from padir.data.records import PreparedSet
 from padir.decoding import automaton
 from padir.decoding.autoregressive import Autoregressive
@@ -77,10 +78,26 @@ def test_files_are_translated_and_evaluated_under_a_constraint(tiny, examples, t
         **given, data_dir=str(tiny.data), split="validation", output_dir=str(tmp_path), name="terms", batch_size=32
     )
     assert (result["constraint_met"], result["failed"], result["queries_per_token"]) == (100.0, 0, 1.0)
+    concerned = result["constraint_concerns"]
+    assert 0 < concerned < 32
     assert (
-        "1.00 queries per output token; 100.00% meet the constraint, 0 of 32 sentences failed"
-        in capsys.readouterr().out
+        f"1.00 queries per output token; 100.00% meet the constraint, which concerns {concerned}, "
+        "0 of 32 sentences failed" in capsys.readouterr().out
     )
+    # Without it the same is counted of what the model writes by itself.
+    path = tmp_path / "check.json"
+    path.write_text(json.dumps({"terms": terms}), encoding="utf-8")
+    common = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "split": "validation", "output_dir": str(tmp_path)}
+    plain = evaluate(**common, check=str(path), name="plain", batch_size=32)
+    assert plain["constraint_concerns"] == concerned and plain["check"] == str(path)
+    texts = (tmp_path / "plain.txt").read_text(encoding="utf-8").splitlines()
+    validation = PreparedSet.open(tiny.data).split("validation").read(range(32))
+    sources = [example.source_text for example in validation]
+    met = [Constraint.read(path).met(*both) for both in zip(sources, texts, strict=True)]
+    assert plain["constraint_met"] == 100.0 * sum(met) / 32 < 100.0
+    assert (plain["failed"], plain["queries_per_token"]) == (0, 1.0)
+    with pytest.raises(PadirError, match="evaluate.check: translations are held against their constraint anyway"):
+        evaluate(**common, check=str(path), constraint=str(path), name="both")
 
 
 def test_a_source_without_room_fails_and_is_counted(tiny, examples):
