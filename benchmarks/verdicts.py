@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from padir.brackets import trained
+
 FACTS = ("date", "device", "cpu", "cpu_features", "cpu_count", "platform", "python", "versions", "command")
 
 
@@ -40,6 +42,7 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     Returns:
       'seeds', 'commits', 'facts' and 'seconds' of the runs, 'parts' with lists of {claim, relation, limit, measured,
       passed}, the last two one for each run, and 'left_out' parts. Facts are by name what the parts say of their run.
+      'pooled': by part that trains pairs, what `padir.brackets.trained.compared` says of the pairs of all runs.
 
     Raises:
       SystemExit: two runs have the same seed, or their claims differ.
@@ -66,7 +69,24 @@ def compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         "facts": [facts_of([run[name]["facts"] for name in shared]) for run in runs],
         "seconds": [sum(run[name]["seconds"] for name in shared) for run in runs],
         "parts": parts,
+        "pooled": {name: pooled([run[name]["data"] for run in runs]) for name in shared if _has_pairs(runs[0][name])},
         "left_out": sorted({name for run in runs for name in run} - set(shared)),
+    }
+
+
+def _has_pairs(part: dict[str, Any]) -> bool:
+    return "comparison" in part["data"]
+
+
+def pooled(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The comparison of all pairs, as if one run had trained them, with their number."""
+    together = {
+        kind: {name: sum((part[kind][name] for part in parts), []) for name in ("beta", "long_closing", "long_every")}
+        for kind in ("standard", "contrastive")
+    }
+    return {
+        "pairs": len(together["standard"]["beta"]),
+        **trained.compared(together["standard"], together["contrastive"]),
     }
 
 

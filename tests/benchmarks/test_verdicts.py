@@ -9,7 +9,7 @@ import pytest
 from padir.benchmark.facts import run_facts
 
 
-def write(folder, seed, measured, *, part="a", text="{} words: share"):
+def write(folder, seed, measured, *, part="a", text="{} words: share", data=None):
     folder.mkdir(exist_ok=True)
     claims = [
         {"claim": text.format(1000 + seed), "measured": value, "relation": "<=", "limit": 0.5, "passed": value <= 0.5}
@@ -17,6 +17,7 @@ def write(folder, seed, measured, *, part="a", text="{} words: share"):
     ]
     facts, settings = run_facts() | {"commit": f"commit{seed}", "command": f"learn {part}"}, {"seed": seed}
     result = {"figure": part, "settings": settings, "claims": claims, "facts": facts, "seconds": 2.0}
+    result["data"] = data or {}
     (folder / f"x_{part}.json").write_text(json.dumps(result))
 
 
@@ -44,6 +45,26 @@ def test_claims_are_compared_by_place(load_script, tmp_path, monkeypatch, capsys
         "1000 words: share: [0.4, 0.6] <= 0.5",
         "1 of 2 claims have one verdict with the seeds [0, 1]",
     ]
+
+
+def test_pairs_of_all_runs_are_pooled(load_script, tmp_path, monkeypatch):
+    """As one run of four pairs: three are higher, and the gains are 0.1, 0.2, -0.1 and 0.2."""
+    script, output = load_script("verdicts"), tmp_path / "seeds.json"
+    gains = {0: [0.1, 0.2], 1: [-0.1, 0.2]}
+    for seed, each in gains.items():
+        standard = {"beta": [0.2, 0.2], "long_closing": [0.5, 0.5], "long_every": [0.5, 0.5]}
+        longer = [0.5 + gain for gain in each]
+        contrastive = {"beta": [0.1, 0.05], "long_closing": longer, "long_every": [0.4, 0.4]}
+        data = {"standard": standard, "contrastive": contrastive, "comparison": {}}
+        write(tmp_path / str(seed), seed, [0.1], data=data)
+    run(script, monkeypatch, tmp_path / "0", tmp_path / "1", f"--output={output}")
+    found = json.loads(output.read_text())["pooled"]["a"]
+    assert found["pairs"] == 4 and found["beta_ratio"] == pytest.approx(0.375)
+    closing = found["closing"]
+    assert closing["higher"] == 3 and closing["mean_gain"] == pytest.approx(0.1)
+    # Standard deviation 0.1414, and 3.182 is the 97.5% quantile of Student's t of 3 degrees of freedom.
+    assert closing["interval"] == pytest.approx([0.1 - 3.182 * 0.1414 / 2, 0.1 + 3.182 * 0.1414 / 2], abs=1e-3)
+    assert found["every"]["higher"] == 0
 
 
 def test_runs_that_cannot_be_compared(load_script, tmp_path, monkeypatch):
