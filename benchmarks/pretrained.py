@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def main() -> int:
     data = PreparedSet.open(options.work / "data")
     for model, kind in ((TEACHER, "ar"), (options.student, "padir")):
         name = f"{data.manifest.task.name}_{kind}"
+        # An export goes to a new folder. The models that were there are in git.
+        shutil.rmtree(options.output / name, ignore_errors=True)
         export_checkpoint(
             run_dir=str(options.work / "best" / model), output_dir=str(options.output / name), dtype="bfloat16"
         )
@@ -58,7 +61,7 @@ def evaluated(folder: Path, model: str, data: PreparedSet) -> dict[str, Any]:
     translations = decode_examples(translator, examples, decode, batch_size=64, label=folder.name)
     checker, parallel = data.manifest.checker, isinstance(decode, Refinement)
     scores = score(translations, examples, checker, predicts_length=parallel, with_ter=False)
-    return scores | {"parameters": translator.model.parameter_count()}
+    return scores | {"parameters": translator.model.parameter_count(), "sentences": len(examples)}
 
 
 def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], source: str, target: str) -> str:
@@ -89,7 +92,7 @@ echo "…" | padir translate --run_dir={name}
 
 ## Quality
 
-| on 2,000 sentences of Tatoeba that training did not see | BLEU | chrF |
+| on {scores["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
 |---|---:|---:|
 | these files: {system} | {scores["bleu"]:.2f} | {scores["chrf"]:.2f} |
 | as trained, in float32 | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |

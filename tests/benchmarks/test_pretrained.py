@@ -34,11 +34,16 @@ def made(tiny, tmp_path_factory):
         (work / "best" / name).symlink_to(run)
     (work / "data").symlink_to(tiny.data)
     (folder / "result.json").write_text(json.dumps(RESULT))
+    # Of a model that was made before.
+    stale = folder / "models" / "tiny_ar" / "stale"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     options = [f"--work={work}", f"--result={folder / 'result.json'}", f"--output={folder / 'models'}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pretrained.py", *options])
         patch.setattr(pretrained, "_LANGUAGES", {"": "Synthetic"} | {name: name for name in ("src", "tgt", "de", "en")})
         assert pretrained.main() == 0
+    assert not stale.exists()
     return folder / "models"
 
 
