@@ -23,7 +23,7 @@ from padir.data.constraints import Constraint
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
-from padir.evaluation.cost import queries_per_token
+from padir.evaluation.cost import held_against, queries_per_token
 from padir.files.atomic import write_text
 from padir.inference.translator import load
 from padir.metrics.quality import evaluate_hypotheses
@@ -92,9 +92,8 @@ def measured(
         translations = translator.translate(sources, decode, batch_size=batch_size)
         texts = [each.text for each in translations]
         quality = evaluate_hypotheses(texts, references, with_ter=False)
-        met = [constraint.met(source, text) for source, text in zip(sources, texts, strict=True)]
         found[name] = {
-            "valid": sum(met),
+            "valid": sum(each.constraint_met for each in held_against(constraint, sources, translations)),
             "failed": sum(each.failed for each in translations),
             "bleu": quality.bleu,
             "bleu_signature": quality.bleu_signature,

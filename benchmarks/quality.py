@@ -141,7 +141,8 @@ class Comparison:
             f"--gin.OptimizerConfig.warmup_steps={max(num_steps // 10, 1)}",
             f"--num_steps={num_steps}",
         )
-        write_text(self._facts(model), json.dumps(run_facts()) + "\n")
+        if not self._facts(model).exists():
+            write_text(self._facts(model), json.dumps(run_facts()) + "\n")
         for kind, chosen in (("best", "--best=1"), ("mean", "--last=5")):
             if not has_model(self.folder(kind, model)):
                 folders = f"--run_dir={self.folder('runs', model)}", f"--output_dir={self.folder(kind, model)}"
@@ -161,6 +162,8 @@ class Comparison:
         with Checkpointer(self.folder("best", model), read_only=True) as checkpointer:
             best = checkpointer.latest_step()
         run = Path(self.folder("runs", model))
+        if not self._facts(model).exists():
+            sys.exit(f"{self._facts(model)}: is missing; the model is of an earlier version: choose another --work")
         facts = json.loads(self._facts(model).read_text())
         return {
             "updates": recorded_settings(run)["num_steps"],
@@ -268,11 +271,12 @@ def main() -> int:
     rows = {name: rows[name] for name in chosen}
     made = {name: comparison.made(name) | {"update_seconds": update_seconds[name]} for name in trained}
     # What there is if the latencies do not come to their end.
-    _write(Path(options.results), comparison, data, rows, made, chosen)
+    _write(work / "without_latency", comparison, data, rows, made, chosen)
     # An average decodes like the model itself.
     timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
+        rows[name]["timed_decode"] = repr(chosen[name].decode())
     _write(Path(options.results), comparison, data, rows, made, chosen)
     print(table(rows))
     return 0
@@ -296,7 +300,7 @@ def _write(
     made: dict[str, dict],
     chosen: dict[str, System],
 ) -> None:
-    """Writes the JSON, the picture and the page; prints the table."""
+    """Writes the JSON, the page, and the picture if latencies have been measured."""
     manifest = data.manifest
     name = f"quality_{manifest.task.name}_{comparison.preset}"
     examples = data.split("validation").read(range(manifest.splits["validation"].num_examples))

@@ -37,7 +37,6 @@ class StandIn(Translator):
         self.helper, self.verifies_itself, self.compute_type = None, False, None
         self.judge = self.constraint = None
         self.params = self._decoding_params = {"weights": np.arange(3)}
-        self._is_closed = False
         self._seconds = seconds_per_batch
 
     def decode_ids(self, sources, decode, lengths=None, automaton=None):

@@ -118,7 +118,7 @@ class BracketsConfig:
         require_in(self, "contrastive", 1e-9)
         if unknown := sorted(set(self.parts) - {*EXACT, *TRAINED}):
             raise PadirError(
-                f"BracketsConfig.parts: no {', '.join(unknown)}; there are {', '.join((*EXACT, *TRAINED))}"
+                f"BracketsConfig.parts (--parts): no {', '.join(unknown)}; there are {', '.join((*EXACT, *TRAINED))}"
             )
         if not self.parts:
             raise PadirError(f"BracketsConfig.parts: is empty; give some of {', '.join((*EXACT, *TRAINED))}")

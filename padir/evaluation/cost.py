@@ -38,9 +38,9 @@ def cost_under_verifier(translations: Sequence[Translation]) -> dict[str, Any]:
 def held_against(
     constraint: Constraint, sources: Sequence[str], translations: Sequence[Translation]
 ) -> list[Translation]:
-    """Translations that say whether they obey a constraint which they were not made to obey."""
+    """Translations that say whether they obey a constraint which they were not made to obey; no output does not."""
     return [
-        replace(each, constraint_met=constraint.met(source, each.text))
+        replace(each, constraint_met=not each.failed and constraint.met(source, each.text))
         for source, each in zip(sources, translations, strict=True)
     ]
 

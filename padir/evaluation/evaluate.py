@@ -165,8 +165,8 @@ def evaluate(
       constraint: the JSON file of a constraint that every translation must obey; see `padir.data.constraints`. The
         result then has `constraint_met`, the percentage that do, `constraint_concerns`, the number of sentences of
         which it demands anything, and what it cost; see `padir.evaluation.cost`.
-      check: the JSON file of a constraint that translations are held against without being made to obey; for the same
-        fields beside those of `constraint`.
+      check: the JSON file of a constraint that translations are held against without being made to obey. The result
+        then has the same fields as with `constraint`.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       split: the split to translate.
       sources, references: two text files, plain or .gz, to translate in place of a split. Line n of one translates
@@ -195,14 +195,12 @@ def evaluate(
         or the baseline have other numbers of lines, or an option does not fit the model.
     """
     check_buckets(length_buckets)
-    if constraint is not None and check is not None:
-        raise PadirError("evaluate.check: translations are held against their constraint anyway; leave it out")
-    held = None if constraint is None and check is None else Constraint.read(constraint or check)
+    held = _Held(constraint, check)
     learned = _LearnedMetrics(bleurt, comet, comet_python)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
-    files = {"sources": sources, "references": references}
-    chosen = open_set(translator, run_dir, data_dir, split, data_cache=data_cache, **files)
+    files = {"sources": sources, "references": references, "data_cache": data_cache}
+    chosen = open_set(translator, run_dir, data_dir, split, **files)
     tokenize = tokenizer_of(chosen.task["target_language"]) if tokenize is None else tokenize
     make_metrics(tokenize)  # Fails before the decoding, not after it, if there is no such tokenizer.
     decode = translator.checked(decode)
@@ -210,42 +208,65 @@ def evaluate(
     other = _read_baseline(baseline, len(examples), chosen.where) if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": chosen.data_dir, "split": chosen.split}
     result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers, "check": check}
-    result |= {"task": chosen.task}
+    result["task"] = chosen.task
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
-    if held is not None:
-        # As the model reads them.
-        read = [translator.vocabulary.decode(example.source_ids) for example in examples]
-        if check is not None:
-            translations = held_against(held, read, translations)
-        result["constraint_concerns"] = sum(map(held.concerns, read))
+    translations, cost = held.judged(translations, examples, translator.vocabulary, decode)
     predicts = _predicts(translator, decode)
-    result |= score(translations, examples, chosen.checker, tokenize, predicts_length=predicts, with_ter=with_ter)
-    result |= cost_under_constraint(translations, decode)
+    result |= cost | score(
+        translations, examples, chosen.checker, tokenize, predicts_length=predicts, with_ter=with_ter
+    )
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
-    # T5X reports BLEU with this tokenizer by default, and so does the paper's Table 4.2.
-    result["bleu_intl"], result["bleu_intl_signature"] = corpus_bleu(ours.texts, ours.references, "intl")
     result |= learned.scores([example.source_text for example in examples], ours)
-    result |= ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
-    directory = as_path(output_dir)
-    make_folder(directory)
-    if other is not None:
-        theirs = _Output(other, examples, translator.vocabulary, tokenize)
+    result |= ours.bleu_intl() | ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
+    theirs = _Output(other, examples, translator.vocabulary, tokenize) if other is not None else None
+    if theirs is not None:
         result |= _against(baseline, ours, theirs, length_buckets)
-        page = side_by_side.page(result, [e.source_text for e in examples], ours.references, ours.side(), theirs.side())
-        write_text(directory / f"{name}.html", page)
-    _write(directory, result, ours.texts)
+    _write(as_path(output_dir), result, examples, ours, theirs)
     print(report.summary(result))
     return result
 
 
-def _write(directory: Path, result: dict[str, Any], texts: Sequence[str]) -> None:
+def _write(
+    directory: Path, result: dict[str, Any], examples: Sequence[Example], ours: _Output, theirs: _Output | None
+) -> None:
+    """Writes the result and the translations, and the page beside the baseline if there is one."""
     name = result["name"]
+    make_folder(directory)
+    if theirs is not None:
+        sources = [example.source_text for example in examples]
+        page = side_by_side.page(result, sources, ours.references, ours.side(), theirs.side())
+        write_text(directory / f"{name}.html", page)
     # A hypothesis never contains a line break: SentencePiece turns line breaks into spaces.
-    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in texts))
+    write_text(directory / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in ours.texts))
     write_text(directory / f"{name}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / f"{name}.md", report.markdown(result))
+
+
+class _Held:
+    """What translations are held against: the constraint that they obey, or one that they need not."""
+
+    def __init__(self, constraint: str | None, check: str | None):
+        """Raises PadirError if both are given, or the file is no constraint."""
+        if constraint is not None and check is not None:
+            raise PadirError("evaluate.check: translations are held against their constraint anyway; leave it out")
+        path = check if constraint is None else constraint
+        self._against = None if path is None else Constraint.read(path)
+        self._is_in_force = constraint is not None
+
+    def judged(
+        self, translations: list[Translation], examples: Sequence[Example], vocabulary: Vocabulary, decode: DecodeConfig
+    ) -> tuple[list[Translation], dict[str, Any]]:
+        """(translations that say whether they obey, `constraint_concerns` and cost); nothing new without one."""
+        if self._against is None:
+            return translations, {}
+        # As the model reads them.
+        sources = [vocabulary.decode(example.source_ids) for example in examples]
+        if not self._is_in_force:
+            translations = held_against(self._against, sources, translations)
+        concerns = {"constraint_concerns": sum(map(self._against.concerns, sources))}
+        return translations, concerns | cost_under_constraint(translations, decode)
 
 
 class _Output:
@@ -275,6 +296,12 @@ class _Output:
                 [content(example.target_ids) for example in examples],
             ),
         }
+
+    def bleu_intl(self) -> dict[str, Any]:
+        """BLEU with the tokenizer that T5X reports by default, and so does the paper's Table 4.2."""
+        return dict(
+            zip(("bleu_intl", "bleu_intl_signature"), corpus_bleu(self.texts, self.references, "intl"), strict=True)
+        )
 
     def stutter(self) -> dict[str, float]:
         """Per 100 words and per 100 tokens: stutter, all repeats of the output, and repeats of the references."""

@@ -89,7 +89,7 @@ class Decoder:
         if helper is not None:
             if isinstance(model, AutoregressiveModel):
                 raise PadirError(
-                    f"{helper.role}: works on the hypotheses of a parallel model, but this model is autoregressive; "
+                    f"{helper.option}: works on the hypotheses of a parallel model, but this model is autoregressive; "
                     f"{helper.task} needs the parallel model as run_dir and the autoregressive one beside it"
                 )
             helper.check(model.ids)
@@ -106,7 +106,7 @@ class Decoder:
         # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
         # call, which is slow.
         self._programs: dict[DecodeConfig, tuple[Program, list[Array]]] = {}
-        self._lock, self._is_closed = threading.Lock(), False
+        self._lock = threading.Lock()
 
     @property
     def key(self) -> Array:
@@ -136,9 +136,10 @@ class Decoder:
         Raises:
           PadirError: the decoder is closed.
         """
-        if self._is_closed:
+        params = self._decoding_params
+        if params is None:
             raise PadirError("this translator is closed; open the model once more with padir.load")
-        return self._decoding_params
+        return params
 
     @property
     def longest_source(self) -> int:
@@ -231,7 +232,6 @@ class Decoder:
         Decodes of other threads that have begun are finished. Closing once more does nothing.
         """
         with self._lock:
-            self._is_closed = True
             self._programs.clear()
             self.params = self._decoding_params = None
             self.helper = self._decoding_helper = self.judge = None

@@ -4,7 +4,7 @@ The page (`padir/serving/page`) shows such documents. The form, with P pieces of
 
     format        "padir-trace/1"
     model         {name, kind, step}, if it is known
-    source        {text, pieces [P]}
+    source        {text, pieces [P]}, as it was written if that is known, else as token ids spell it
     decode        {kind, …}: options of the configuration
     translation   {text, score, steps_run, predicted_length, cut_off, failed, rounds, constraint_met}
     hypotheses    best first: {text, score, …}, and of a refinement
@@ -17,7 +17,7 @@ The page (`padir/serving/page`) shows such documents. The form, with P pieces of
                   {pieces [L], ids [L], confidence [L] or null, attention [L, P] or null}
     lengths       [{length, probability}] by the length predictor, likeliest first, or null
     edited        of an edited hypothesis {clamped [L], pieces [L], ids [L]}, or null
-    timings       {total_ms} or null
+    timings       {total_ms} or null; the server adds served_ms of a refinement: without the trace and other lengths
 
 Probabilities and attention are rounded to three places; a score that is not finite is null.
 """

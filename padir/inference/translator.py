@@ -269,9 +269,9 @@ def load(
     own = needed_vocabulary(opened, path)
     helper = None
     if rescore_with is not None:
-        helper = _open_helper(Rescorer, "rescore_with", rescore_with, mesh, own)
+        helper = _open_helper(Rescorer, rescore_with, mesh, own)
     elif verify_with is not None:
-        helper = _open_helper(Verifier, "verify_with", verify_with, mesh, own)
+        helper = _open_helper(Verifier, verify_with, mesh, own)
     judge = None
     if verifier is not None:
         is_folder = isinstance(verifier, str | os.PathLike)
@@ -281,17 +281,15 @@ def load(
     return Translator(opened.model, opened.params, own, **options)
 
 
-def _open_helper(
-    kind: type[Helper], option: str, path: str | os.PathLike, mesh: Mesh, vocabulary: Vocabulary
-) -> Helper:
+def _open_helper(kind: type[Helper], path: str | os.PathLike, mesh: Mesh, vocabulary: Vocabulary) -> Helper:
     """The model that an option names, as a helper of this kind; errors name the option."""
     try:
         opened = open_model(path, mesh, vocabulary=vocabulary)
     except PadirError as error:
-        raise type(error)(f"{option}: {error}") from error
+        raise type(error)(f"{kind.option}: {error}") from error
     if not isinstance(opened.model, AutoregressiveModel):
         found = type(opened.model).__name__
-        raise PadirError(f"{option}: {path}: {kind.task} needs an autoregressive model; this is a {found}")
+        raise PadirError(f"{kind.option}: {path}: {kind.task} needs an autoregressive model; this is a {found}")
     return kind(opened.model, opened.params)
 
 

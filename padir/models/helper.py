@@ -20,8 +20,9 @@ class Helper:
       params: its parameters, or what `BaseModel.for_decoding` made of them.
     """
 
-    # What `decode` calls it, and what it does.
+    # What `decode` calls it, the option that names it, and what it does.
     role: ClassVar[str]
+    option: ClassVar[str]
     task: ClassVar[str]
 
     model: AutoregressiveModel = struct.field(pytree_node=False)
@@ -31,7 +32,8 @@ class Helper:
         """Raises PadirError if the model's vocabulary is not the one of `ids`."""
         if self.model.ids.num_pieces != ids.num_pieces:
             raise PadirError(
-                f"{self.role}: its vocabulary has {self.model.ids.num_pieces} pieces, the hypotheses' {ids.num_pieces}"
+                f"{self.option}: its vocabulary has {self.model.ids.num_pieces} pieces, the hypotheses' "
+                f"{ids.num_pieces}"
             )
 
     def for_decoding(self, compute_type: str | None) -> Self:

@@ -18,6 +18,7 @@ class Rescorer(Helper):
     """Ranks another model's hypotheses; its products are not rounded."""
 
     role: ClassVar[str] = "rescorer"
+    option: ClassVar[str] = "rescore_with"
     task: ClassVar[str] = "rescoring"
 
     def token_log_probs(self, source: Array, tokens: Array) -> Array:

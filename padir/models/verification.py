@@ -29,6 +29,7 @@ class Verifier(Helper):
     """Verifies another model's drafts."""
 
     role: ClassVar[str] = "verifier"
+    option: ClassVar[str] = "verify_with"
     task: ClassVar[str] = "verification"
 
     # Whether it is the causal mode of the model that drafts (`PadirModel.causal_mode`), with the parameters of that,

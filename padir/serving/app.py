@@ -15,7 +15,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -50,7 +49,10 @@ class Server:
       limits: what is accepted.
       metrics: what `/metrics` shows.
       batcher: the queue; None until the application has started.
+      hosts: the names by which it may be called; empty is any.
     """
+
+    hosts: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -69,15 +71,32 @@ class Server:
         self._needed = [call for model in models for call in model.warm_up()] if warm_up else []
         # The page's as well: while one is compiled, requests wait.
         self._needed += [call for model in models for call in model.warm_up_page()] if warm_up else []
-        self._warm, self._failed = 0, ""
+        self._warm, self._failures, self._failed = 0, 0, ""
         self.metrics.gauge("padir_queue_texts", "Texts that wait.", lambda: len(self.batcher or ()))
         self.metrics.gauge("padir_warm_programs", "Programs compiled at the start.", lambda: self._warm)
-        self.metrics.gauge("padir_ready", "1 when all programs are compiled.", lambda: self.is_ready)
+        self.metrics.gauge("padir_ready", "1 when /health says ready.", lambda: self.is_ready)
 
     @property
     def is_ready(self) -> bool:
         """Whether all programs that the page and queries without options need are compiled, and batches are taken."""
         return self.batcher is not None and self.batcher.is_running and self._warm >= len(self._needed)
+
+    @property
+    def is_warming(self) -> bool:
+        """Whether programs are still being compiled at the start."""
+        return self._warm + self._failures < len(self._needed)
+
+    def check_host(self, request: Request) -> None:
+        """Raises RequestRefused if the request calls the server by a name that is not its own."""
+        if not self.hosts:
+            return
+        try:
+            called = request.url.hostname
+        except ValueError:
+            called = request.headers.get("host")
+        if called not in self.hosts:
+            message = f"Host: this server is not called {str(called)[:100]!r}; start it with --hosts to allow that"
+            raise RequestRefused(400, message)
 
     @contextlib.asynccontextmanager
     async def running(self, app: Starlette) -> AsyncIterator[None]:
@@ -97,6 +116,7 @@ class Server:
             call()
         except Exception as error:
             self._failed = f"a program could not be compiled: {error}".splitlines()[0]
+            self._failures += 1
             raise
         self._warm += 1
 
@@ -163,9 +183,9 @@ class Server:
         return fields_of(bytes(body), request.headers.get("content-type", ""))
 
     def _deadline(self, request: Request) -> float:
-        """By `time.monotonic`; later for a request that came before the server was ready."""
+        """By `time.monotonic`; later for a request that came while programs were compiled at the start."""
         seconds = self.limits.max_seconds
-        return request.state.began + (seconds if request.state.was_ready else max(seconds, COMPILING_SECONDS))
+        return request.state.began + (max(seconds, COMPILING_SECONDS) if request.state.may_compile else seconds)
 
     def _model(self, name: str | None) -> ServedModel:
         if name is None:
@@ -194,6 +214,7 @@ class Server:
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: 200 once all programs are compiled, else 503 with how far it has come or what has failed."""
+        self.check_host(request)
         if self.is_ready:
             return JSONResponse({"status": "ready"})
         progress = {"status": "warming", "warm": self._warm, "of": len(self._needed)}
@@ -203,17 +224,19 @@ class Server:
 
     async def show_metrics(self, request: Request) -> Response:
         """`GET /metrics`."""
+        self.check_host(request)
         return Response(self.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
 
-def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> Starlette:
+def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequence[str] = ()) -> Starlette:
     """Returns the ASGI application of a server.
 
     Args:
       server: what it serves.
       cors_origins: the origins whose pages may call it from a browser; none by default.
-      hosts: the names under which it may be called; any by default.
+      hosts: the names by which it may be called; any by default.
     """
+    server.hosts = frozenset(hosts)
     routes = [
         Route("/translate", _counted(server, server.translate), methods=["POST"]),
         Route("/refine", _counted(server, server.refine), methods=["POST"]),
@@ -223,11 +246,16 @@ def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequ
         Route("/metrics", server.show_metrics),
         *(Route(path, _file(content, kind)) for path, (content, kind) in _page().items()),
     ]
-    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
+    middleware = []
     if cors_origins:
         allowed = {"allow_origins": list(cors_origins), "allow_methods": ["GET", "POST"]}
-        middleware.append(Middleware(CORSMiddleware, **allowed, allow_headers=["content-type"]))
-    return Starlette(routes=routes, middleware=middleware, lifespan=server.running)
+        middleware = [Middleware(CORSMiddleware, **allowed, allow_headers=["content-type"])]
+    refusals = {RequestRefused: lambda request, refusal: _refused(refusal)}
+    return Starlette(routes=routes, middleware=middleware, lifespan=server.running, exception_handlers=refusals)
+
+
+def _refused(refusal: RequestRefused) -> JSONResponse:
+    return JSONResponse({"error": refusal.message}, refusal.status)
 
 
 def _counted(server: Server, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable:
@@ -235,12 +263,13 @@ def _counted(server: Server, endpoint: Callable[[Request], Awaitable[Response]])
 
     async def answer(request: Request) -> Response:
         """Calls the endpoint; whatever it raises becomes a status and a message."""
-        request.state.began, request.state.was_ready = time.monotonic(), server.is_ready
+        request.state.began, request.state.may_compile = time.monotonic(), server.is_warming
         path = request.url.path
         try:
+            server.check_host(request)
             response = await endpoint(request)
         except RequestRefused as refusal:
-            response = JSONResponse({"error": refusal.message}, refusal.status)
+            response = _refused(refusal)
             if refusal.status == 429:
                 response.headers["Retry-After"] = "1"
             if refusal.status in (408, 413):

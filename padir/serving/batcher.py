@@ -132,6 +132,8 @@ class Batcher:
         """Raises what `submit` raises if so many items would not be taken now."""
         if self._closing:
             raise RequestRefused(503, "the server is stopping")
+        if not self.is_running:
+            raise RequestRefused(503, "no batches are taken any more; restart the server")
         if len(self._queue) + count > self._max_queue:
             raise RequestRefused(429, f"the queue of {self._max_queue} texts is full; try again later")
 

@@ -15,8 +15,17 @@ from padir.serving.app import COMPILING_SECONDS, Server, application
 _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
+def hosts_of(host: str, hosts: Sequence[str]) -> tuple[str, ...]:
+    """The names that requests may call a server by which listens on `host`; empty is any.
+
+    A server that only this machine can reach answers to its own names alone, so that no page can reach it by a name
+    of the page's.
+    """
+    return (*_LOOPBACK, *hosts) if hosts or host in _LOOPBACK else ()
+
+
 def listen(
-    server: Server, *, host: str, port: int, cors_origins: Sequence[str] = (), hosts: Sequence[str] | None = None
+    server: Server, *, host: str, port: int, cors_origins: Sequence[str] = (), hosts: Sequence[str] = ()
 ) -> None:
     """Runs a server until SIGTERM or SIGINT, and then until the requests in flight are answered.
 
@@ -24,16 +33,13 @@ def listen(
       server: what is served.
       host, port: where it listens.
       cors_origins: see `application`.
-      hosts: likewise. None takes this machine's names for itself if it listens to this machine only, so that no page
-        can reach the server under a name of its own, and else any.
+      hosts: further names that it may be called by; see `hosts_of`.
 
     Raises:
       PadirError: it cannot listen there.
     """
-    if hosts is None:
-        hosts = _LOOPBACK if host in _LOOPBACK else ("*",)
     config = uvicorn.Config(
-        application(server, cors_origins=cors_origins, hosts=hosts),
+        application(server, cors_origins=cors_origins, hosts=hosts_of(host, hosts)),
         host=host,
         port=port,
         access_log=False,

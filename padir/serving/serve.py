@@ -38,7 +38,7 @@ def serve(
     target_language: str | None = None,
     examples: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
-    hosts: Sequence[str] | None = None,
+    hosts: Sequence[str] = (),
     warm_up: bool = True,
     seed: int = 0,
 ) -> None:
@@ -64,8 +64,8 @@ def serve(
       source_language, target_language: codes such as 'de' and 'en'. If given, requests for others are refused.
       examples: texts that the page offers to begin with.
       cors_origins: origins, such as 'https://example.org', whose pages may call the server from a browser.
-      hosts: names that requests may call the server by, such as 'translate.example.org'. By default any, but a server
-        that only this machine can reach answers to this machine's names alone.
+      hosts: names that requests may call the server by beside this machine's own, such as 'translate.example.org'. By
+        default any, but a server that only this machine can reach answers to its own names alone.
       warm_up: whether to compile all programs at the start.
       seed: the seed of random decoding.
 
@@ -82,6 +82,8 @@ def serve(
         raise PadirError("serve: give both source_language and target_language, or neither")
     if constraint is not None and others:
         raise PadirError("serve.constraint: would hold for the first model only; serve the others without it")
+    if wrong := [each for each in hosts if not each or set(each) & set("*/: ")]:
+        raise PadirError(f"serve.hosts: {wrong[0]!r} is no name of a host; give names such as translate.example.org")
     if not 0 <= max_wait_ms <= 1000:
         raise PadirError(f"serve.max_wait_ms: {max_wait_ms} is not from 0 to 1000 milliseconds")
     paths = _named(run_dir, name, others)

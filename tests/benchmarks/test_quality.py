@@ -158,7 +158,8 @@ def test_what_there_is_is_written_before_latencies_are_measured(run, tmp_path, m
     monkeypatch.setattr(quality.Comparison, "latency", broken)
     with pytest.raises(MemoryError):
         run("--models=ar")
-    stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
+    stored = json.loads((tmp_path / "work" / "without_latency" / "quality_tiny_cpu.json").read_text())
+    assert not (tmp_path / "results").exists(), "a result that is there stays as it is"
     assert list(stored["models"]) == ["ar"] and "latency_ms" not in stored["systems"]["AR, beam 5"]
 
 

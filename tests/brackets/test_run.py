@@ -170,7 +170,7 @@ def test_claims_of_copying_and_variation():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"parts": ("balance", "magic")}, "BracketsConfig.parts: no magic; there are balance"),
+        ({"parts": ("balance", "magic")}, r"BracketsConfig.parts \(--parts\): no magic; there are balance"),
         ({"parts": ()}, "BracketsConfig.parts: is empty"),
         ({"seeds": 0}, "BracketsConfig.seeds: 0 is not"),
         ({"lengths": (28, 20)}, "BracketsConfig.lengths = .*ascending"),
@@ -200,7 +200,7 @@ def test_options_of_the_command(monkeypatch, tmp_path):
     learn_dyck(output_dir=str(tmp_path), config=CONFIG, quick=True, parts=["copying"])
     assert [part.name for part in seen[1]] == ["copying"]
     assert seen[1][0].about["settings"]["training"]["steps"] == SHORT.steps
-    with pytest.raises(PadirError, match="BracketsConfig.parts: no copies"):
+    with pytest.raises(PadirError, match=r"BracketsConfig.parts \(--parts\): no copies"):
         learn_dyck(output_dir=str(tmp_path), config=CONFIG, parts=["copies"])
     with pytest.raises(PadirError, match="learn_dyck.parts: 'copying' is no list"):
         learn_dyck(output_dir=str(tmp_path), config=CONFIG, parts="copying")

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+from padir.data.constraints import Constraint
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
-from padir.evaluation.cost import cost_under_constraint, queries_per_token
+from padir.evaluation.cost import cost_under_constraint, held_against, queries_per_token
 from padir.inference.translator import Translation
 
 TRANSLATIONS = [Translation("", 0.0, 4, 8), Translation("", 0.0, 2, 4)]
@@ -32,3 +33,12 @@ def test_sentences_that_failed_are_counted_and_cost_nothing():
     assert found == {"constraint_met": 50.0, "queries_per_token": 4.0, "failed": 1}
     assert cost_under_constraint([failed], Refinement())["queries_per_token"] is None
     assert cost_under_constraint(TRANSLATIONS, Refinement()) == {}
+
+
+def test_what_failed_obeys_nothing():
+    """Not even a constraint that only forbids, which an empty text meets."""
+    constraint = Constraint.read({"forbidden": ["cat"]})
+    failed = Translation("", float("-inf"), 3, 7, failed=True)
+    texts = [failed, *(dataclasses.replace(TRANSLATIONS[0], text=text) for text in ("a dog", "a cat"))]
+    found = held_against(constraint, ["ein Hund"] * 3, texts)
+    assert [each.constraint_met for each in found] == [False, True, False]

@@ -197,7 +197,7 @@ class TestVerification:
             PadirError, match="^verify_with: .*: verification needs an autoregressive model; this is a PadirModel"
         ):
             padir.load(tiny.padir, verify_with=tiny.padir)
-        with pytest.raises(PadirError, match="verifier: .* of a parallel model, but this model is autoregressive"):
+        with pytest.raises(PadirError, match="verify_with: .* of a parallel model, but this model is autoregressive"):
             padir.load(tiny.ar, verify_with=tiny.ar)
         with pytest.raises(PadirError, match="rescore_with: what is verified has one hypothesis"):
             padir.load(tiny.padir, rescore_with=tiny.ar, verify_with=tiny.ar)

@@ -429,7 +429,7 @@ class TestRescoring:
 
     def test_contradictions_are_refused(self, padir, ar, sources):
         other = Rescorer(dataclasses.replace(AR, ids=TokenIds(41)), ar)
-        with pytest.raises(PadirError, match=r"rescorer: its vocabulary has 41 pieces, the hypotheses' \d+"):
+        with pytest.raises(PadirError, match=r"rescore_with: its vocabulary has 41 pieces, the hypotheses' \d+"):
             padir_decoding.decode(PADIR, padir, sources, KEY, Refinement(), rescorer=other)
         with pytest.raises(PadirError, match="rescorer: the release has none"):
             padir_decoding.decode(PADIR, padir, sources, KEY, Refinement(t5x_compat=True), rescorer=Rescorer(AR, ar))

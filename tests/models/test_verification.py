@@ -126,7 +126,7 @@ def test_sampling_and_random_starts_run(drafter, ar, sources):
 
 def test_what_does_not_fit_is_refused(drafter, ar, sources):
     other = dataclasses.replace(AR, ids=TokenIds(num_pieces=41))
-    with pytest.raises(PadirError, match="verifier: its vocabulary has 41 pieces, the hypotheses' 40"):
+    with pytest.raises(PadirError, match="verify_with: its vocabulary has 41 pieces, the hypotheses' 40"):
         PADIR.decode(drafter, sources, KEY, CONFIG, verifier=Verifier(other, ar))
     with pytest.raises(PadirError, match="Verified.num_hypotheses: 15 exceeds the 14 lengths there are"):
         verification.check(PADIR, Verified(num_hypotheses=15), has_lengths=True)

@@ -1,7 +1,9 @@
 """The routes, with a translator that answers at once."""
 
 import asyncio
+import dataclasses
 import json
+import threading
 import time
 
 import pytest
@@ -14,6 +16,7 @@ from padir.inference.trace import traced
 from padir.serving import models
 from padir.serving.app import Server
 from padir.serving.limits import Limits
+from padir.serving.listen import hosts_of
 from padir.serving.models import ServedModel, batch_sizes
 from padir.serving.queries import Query
 
@@ -101,6 +104,12 @@ def test_models_by_name(make):
     assert third == (400, {"error": "model: unknown 'nobody'; choose one of student, teacher"})
     told = {"name": "teacher", "kind": "padir", "refines": True, "longestSource": LONGEST_SOURCE}
     assert models[1][1] == told | {"steps": 4, "lengths": 4, "examples": []}
+
+
+def test_examples_are_offered(make):
+    model = make().models["one"]
+    offered = dataclasses.replace(model, examples=("no 1",)).described()
+    assert offered["examples"] == ["no 1"] and model.described()["examples"] == []
 
 
 def test_options_of_a_query_change_the_decode(make):
@@ -273,10 +282,14 @@ def test_health_says_what_failed(make):
         server.batcher._task.cancel()
         await asyncio.sleep(0.01)
         dead = await ask("/health")
+        refused = await ask("/translate", q="no 1")
         server.batcher._task = None
-        return failed, ready, dead
+        return failed, ready, dead, refused
 
-    failed, ready, dead = run(server, test)
+    failed, ready, dead, refused = run(server, test)
+    # Nobody waits five minutes for what cannot come.
+    assert not server.is_warming
+    assert refused == (503, {"error": "no batches are taken any more; restart the server"})
     message = "a program could not be compiled: no memory"
     assert failed == (503, {"status": "failed", "warm": 1, "of": 2, "error": message})
     assert ready[0] == 200
@@ -285,10 +298,33 @@ def test_health_says_what_failed(make):
 
 def test_the_names_of_the_server(make):
     async def test(ask):
-        return await ask("/health")
+        answers = [await ask(path) for path in ("/health", "/metrics", "/models")]
+        return [(status, body["error"] if status == 400 else None) for status, body in answers]
 
-    assert run(make(), test, hosts=["localhost"])[0] == 400
-    assert run(make(), test, hosts=["localhost", "test"])[0] == 200
+    message = "Host: this server is not called 'test'; start it with --hosts to allow that"
+    refused = run(make(), test, hosts=["localhost"])
+    assert set(refused) == {(400, message)}
+    assert {status for status, _ in run(make(), test, hosts=["localhost", "test"])} == {200}
+
+
+def test_names_of_a_server_that_only_this_machine_can_reach():
+    assert set(hosts_of("127.0.0.1", ())) == {"127.0.0.1", "localhost", "::1", "[::1]"}
+    assert set(hosts_of("127.0.0.1", ["a.example"])) == {*hosts_of("127.0.0.1", ()), "a.example"}
+    assert hosts_of("0.0.0.0", ()) == ()
+    assert "localhost" in hosts_of("0.0.0.0", ["a.example"])
+
+
+def test_texts_are_put_into_tokens_outside_the_event_loop(make, monkeypatch):
+    """Others are answered while a long text is."""
+    threads, tokenize = [], ServedModel.tokenize
+
+    def noted(self, *arguments, **options):
+        threads.append(threading.current_thread())
+        return tokenize(self, *arguments, **options)
+
+    monkeypatch.setattr(ServedModel, "tokenize", noted)
+    run(make(), lambda ask: ask("/translate", q="no 1 is here"))
+    assert threads and threading.main_thread() not in threads
 
 
 def test_what_is_warmed_up_is_every_width_and_number_of_rows(make):

@@ -169,7 +169,6 @@ def test_both_race_by_their_clocks(page):
     page.emulate_media(reduced_motion="no-preference")
     translate(page, "ein Hund schläft", beside="teacher")
     # It plays by itself. The student is done after 12 of 40 ms.
-    page.locator("#slider").evaluate("slider => slider.value === '0'")
     page.wait_for_function("() => view.step >= 1 && view.playing")
     assert page.locator("#slider").input_value() != "0"
     page.wait_for_function("() => view.step === 3 && view.playing")
@@ -186,6 +185,28 @@ def test_both_race_by_their_clocks(page):
     page.locator("body").press(" ")
     assert page.evaluate("() => view.playing") is None and tokens(page) == ["a", "a", "sleeps", "end"]
     page.emulate_media(reduced_motion="reduce")
+
+
+def test_examples_and_what_an_ordinary_request_takes(browser):
+    told = traced_texts.student()
+    told["timings"] |= {"served_ms": 8.25}
+    made = StandIn([STUDENT | {"examples": ["ein Hund schläft", "<b>zwei</b>"]}, TEACHER])
+    made.canned = [told, traced_texts.teacher()]
+    page = browser.new_page()
+    try:
+        page.goto(made.url)
+        buttons = page.locator("#examples button")
+        buttons.nth(1).wait_for()
+        assert buttons.all_text_contents() == ["ein Hund schläft", "<b>zwei</b>"]
+        buttons.first.click()
+        page.locator("#deck").wait_for()
+        assert made.asked[0][1]["q"] == "ein Hund schläft"
+        said = page.locator(".status").all_text_contents()
+        assert said[0] == ("stopped after 3 steps: nothing changed; 8.3 ms without the trace and the other lengths")
+        assert said[1] == "4 passes, one a token"
+    finally:
+        page.close()
+        made.close()
 
 
 def test_verified_decoding_is_not_shown_as_one_token_a_pass(page, server):

@@ -49,6 +49,7 @@ def test_a_real_model_translates_and_what_is_in_flight_is_finished(served):
         ({"others": ["run=x"]}, "two models are called 'run'"),
         ({"source_language": "de"}, "give both source_language and target_language"),
         ({"others": ["other=x"], "constraint": "c.json"}, "constraint: would hold for the first model only"),
+        ({"hosts": ["*.example.org"]}, "serve.hosts: '.*' is no name of a host"),
         ({"max_wait_ms": -1.0}, "max_wait_ms: -1.0 is not from 0 to 1000"),
         ({"max_batch_size": 3}, "3 is not a power of 2"),
         ({}, "no trained model found"),

@@ -6,6 +6,7 @@ import pytest
 from uploads import upload
 
 from padir.errors import PadirError
+from padir.topics import run
 from padir.topics.analysis import analyze_topics
 from padir.topics.masked_language_modelling import CROSS_ENTROPY, MaskingConfig
 from padir.topics.run import learn_topics
@@ -43,7 +44,7 @@ def test_parts_that_train_end_to_end(tmp_path):
     parts = ("stages", "value", "second_stage", "all_trained", "joint")
     results = learn_topics(output_dir=str(tmp_path), config=config, parts=parts, processes=1)
     assert {name: len(result["claims"]) for name, result in results.items()} == {
-        **{"stages": 2, "value": 14, "second_stage": 4, "all_trained": 12, "joint": 5},
+        **{"stages": 2, "value": 14, "second_stage": 4, "all_trained": 13, "joint": 5},
     }
     for name in parts:
         assert (tmp_path / f"topics_{name}.png").read_bytes()[:4] == b"\x89PNG"
@@ -64,6 +65,14 @@ def test_parts_that_train_end_to_end(tmp_path):
 def test_mistakes(given, message, tmp_path):
     with pytest.raises(PadirError, match=message):
         learn_topics(output_dir=str(tmp_path), config=TopicsConfig(), **given)
+
+
+def test_seeds_of_the_command(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(run, "run", lambda parts, folder, prefix, processes: seen.append(parts) or {})
+    learn_topics(output_dir=str(tmp_path), config=TopicsConfig(), quick=True, seed=4, seeds=2)
+    settings = seen[0][0].about["settings"]
+    assert (settings["seed"], settings["num_seeds"]) == (4, 2)
 
 
 @pytest.mark.parametrize(

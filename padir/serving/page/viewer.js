@@ -29,6 +29,7 @@ const view = {
   edits: new Map(), // position → {token: id | string | null, text, pinned}
   length: null, // wanted, if it was edited
   playing: null,
+  drawn: [], // the pass that each panel shows; in a race they differ
   onEdit: null, // live.js: called with {tokens, clamped, length}
   onChange: () => {}, // live.js: keeps the link up to date
 };
@@ -183,7 +184,7 @@ function statusOf(of, step) {
 function drawPanel(of, index, step = view.step) {
   const panel = $("panels").children[index];
   const total = passes(of);
-  const at = Math.min(step, total);
+  const at = (view.drawn[index] = Math.min(step, total));
   const tokens = frame(of, hypothesisOf(of), at);
   const drawn = index === 0 ? withEdits(tokens) : tokens;
   const target = panel.querySelector(".target");
@@ -215,7 +216,7 @@ function light() {
   if (!panel) return inform(null);
   const other = panel.querySelectorAll(chosen.side === "target" ? ".source .chip" : ".target .chip");
   panel.querySelector(`.${chosen.side} [data-position="${chosen.position}"]`)?.classList.add("chosen");
-  const at = Math.min(view.step, passes(of));
+  const at = view.drawn[chosen.panel];
   const weights = [...other].map((_, i) => (chosen.side === "target" ? attentionOf(of, at, chosen.position)?.[i] : attentionOf(of, at, i)?.[chosen.position]) ?? 0);
   const most = Math.max(...weights, 0);
   weights.forEach((weight, i) => {
@@ -231,7 +232,7 @@ function light() {
 function inform(of, at, weights) {
   view.documents.forEach((each, index) => {
     const status = $("panels").children[index].querySelector(".status");
-    status.textContent = (each === of && aboutToken(of, at, weights)) || statusOf(each, Math.min(view.step, passes(each)));
+    status.textContent = (each === of && aboutToken(of, at, weights)) || statusOf(each, view.drawn[index] ?? 0);
   });
 }
 
@@ -424,6 +425,7 @@ function raceBy(times) {
 function choose(rank) {
   const [of] = view.documents;
   if (!isRefined(of)) return;
+  pause();
   view.hypothesis = Math.max(0, Math.min(rank, of.hypotheses.length - 1));
   view.chosen = null;
   dropEdits();
