@@ -156,7 +156,8 @@ def _unseen(unseen: Results) -> tuple[str, str, str]:
     text = (
         f"Errors per {thesis.UNSEEN_PROMPTS} of {unseen['prompts']} unseen prompts out of distribution, mean of {runs} "
         "runs ± its standard error (greedy decoding needs one), and mean costs of a completion. The trained verifier "
-        f"objects to {' and '.join(f'{100 * share:.1f}%' for share in unseen['objections'].values())} of the prefixes that it "
+        "objects to "
+        f"{' and '.join(f'{100 * share:.1f}%' for share in unseen['objections'].values())} of the prefixes that it "
         f"judges at top_p {' and '.join(unseen['objections'])}, and so does the random one that objects as often."
     )
     head = ["", "errors", "thesis", "queries", "verifier calls", "passes", "backtracks", "erased"]
