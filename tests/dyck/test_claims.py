@@ -15,6 +15,7 @@ PERFECT = "errors with a perfect verifier minus 1.05 times those with the traine
 def results():
     """Results with the thesis's numbers where it has some, and round ones elsewhere."""
     errors = {
+        "greedy, no verifier": 150.0,
         "baseline, top_p 0.9": 240.0,
         "backtracking, top_p 0.9": 180.0,
         "random verifier, top_p 0.9": 225.0,
@@ -130,6 +131,10 @@ def test_reasons_stand_on_other_numbers_of_the_run():
     found["inducing"]["grid"]["4,6"]["checked"] = 0.33
     reasons = {claim.text: claim.reason for claim in claims.all_claims(found)}
     assert not any(reason for text, reason in reasons.items() if "backtrack" in text or "quota" in text)
+    often = f"{RANDOM_GAIN} which objects as often, top_p 0.9"
+    assert reasons[often].endswith("greedy decoding without a verifier leaves 150 errors, sampling 240")
+    found["unseen"]["systems"]["greedy, no verifier"]["mean"] = 240.0
+    assert {claim.text: claim.reason for claim in claims.all_claims(found)}[often] == ""
     size = "share of valid ones among its samples, top_p 1.0"
     assert reasons[size] == (
         "the model has 1,000 parameters and has seen 2,000 words, the thesis's 15,743,488 and 300,000"
