@@ -81,7 +81,7 @@ def _errors(figure: Figure, results: Mapping[str, Any]) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         # Below, where no point is.
-        axes.legend(fontsize=6, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+        axes.legend(fontsize=6, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def _features(figure: Figure, results: Mapping[str, Any]) -> None:
