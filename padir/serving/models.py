@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from padir.decoding.beam import BeamSearch
@@ -42,7 +42,7 @@ class ServedModel:
     translator: Translator
     decode: DecodeConfig
     sizes: tuple[int, ...]
-    examples: tuple[str, ...] = ()
+    examples: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def longest_source(self) -> int:

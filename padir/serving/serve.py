@@ -94,7 +94,7 @@ def serve(
         translator = load(path, seed=seed, compute_type=compute_type, **({} if index else options))
         chosen = _for_batches(translator) if index or decode is None else decode
         chosen = translator.checked(chosen, has_lengths=False)
-        models.append(ServedModel(called, translator, chosen, sizes, () if index else tuple(examples)))
+        models.append(ServedModel(called, translator, chosen, sizes, examples=() if index else tuple(examples)))
     languages = None if source_language is None else (source_language, target_language)
     server = Server(models, limits, max_wait=max_wait_ms / 1e3, languages=languages, warm_up=warm_up)
     listen(server, host=host, port=port, cors_origins=cors_origins, hosts=hosts)
