@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 from quality import PRESETS, ROOT, has_model, run_padir
-from quality_models import TEACHER, systems, training_arguments
+from quality_models import TEACHER, systems, training_arguments, warm_up
 
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
@@ -120,8 +120,8 @@ class Trials:
         # The schedule ends with the run, so the last checkpoints are the ones to choose from.
         cadence = {"log": updates, "evaluate": max(updates // 5, 1), "checkpoint": max(updates // 5, 1), "keep_best": 1}
         options = [f"--gin.Cadence.{key}={value}" for key, value in cadence.items()]
-        options.append(f"--gin.OptimizerConfig.warmup_steps={max(updates // 10, 1)}")
-        self._padir("train", *self._training(name), *options, *warm, f"--num_steps={updates}")
+        options += [warm_up(updates), f"--num_steps={updates}"]
+        self._padir("train", *self._training(name), *options, *warm)
         self._padir("average", f"--run_dir={run}", f"--output_dir={best}", "--best=1")
         return best
 

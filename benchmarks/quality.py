@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments
+from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments, warm_up
 from quality_report import draw, frontier, neighbours, outputs_page, table
 
 from padir.benchmark.facts import run_facts
@@ -137,8 +137,7 @@ class Comparison:
             *self._training(model),
             *(f"--gin.Cadence.{name}={value}" for name, value in cadence.items()),
             *([] if start is None else [f"--initialize_from={self.folder('best', start)}"]),
-            # The same share of all runs, since they have different numbers of updates.
-            f"--gin.OptimizerConfig.warmup_steps={max(num_steps // 10, 1)}",
+            warm_up(num_steps),
             f"--num_steps={num_steps}",
         )
         if not self._facts(model).exists():

@@ -17,7 +17,7 @@ The page (`padir/serving/page`) shows such documents. The form, with P pieces of
                   {pieces [L], ids [L], confidence [L] or null, attention [L, P] or null}
     lengths       [{length, probability}] by the length predictor, likeliest first, or null
     edited        of an edited hypothesis {clamped [L], pieces [L], ids [L]}, or null
-    timings       {total_ms} or null; the server adds served_ms of a refinement: without the trace and other lengths
+    timings       {total_ms} or null; the server adds served_ms of a refinement, as a request without a trace
 
 Probabilities and attention are rounded to three places; a score that is not finite is null.
 """

@@ -236,7 +236,8 @@ def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequ
       cors_origins: the origins whose pages may call it from a browser; none by default.
       hosts: the names by which it may be called; any by default.
     """
-    server.hosts = frozenset(hosts)
+    # Names have no case, and a request's come in small letters.
+    server.hosts = frozenset(map(str.lower, hosts))
     routes = [
         Route("/translate", _counted(server, server.translate), methods=["POST"]),
         Route("/refine", _counted(server, server.refine), methods=["POST"]),

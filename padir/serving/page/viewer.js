@@ -174,7 +174,7 @@ function statusOf(of, step) {
     return step === 0 ? "start" : "";
   }
   const served = of.timings?.served_ms;
-  const alone = served == null || !isRefined(of) ? "" : `; ${milliseconds(served)} ms without the trace and the other lengths`;
+  const alone = served == null || !isRefined(of) ? "" : `; ${milliseconds(served)} ms as an ordinary request`;
   if (isRefined(of)) return `stopped after ${plural(total, "step")}: ${found.stopped}${alone}`;
   const cut = of.translation.cut_off ? "; cut off" : "";
   if (isVerified(of)) return `${plural(of.translation.rounds, "round")} of drafting and verifying, ${plural(of.translation.steps_run, "pass", "es")}${cut}`;
@@ -438,7 +438,7 @@ function choose(rank) {
 /** Shows documents of one text, the first one large; at the last step, or at `step`. */
 function show(documents, { step = null, hypothesis = 0 } = {}) {
   pause();
-  Object.assign(view, { documents, hypothesis: 0, chosen: null, editing: false });
+  Object.assign(view, { documents, hypothesis: 0, chosen: null, editing: false, drawn: [] });
   view.edits.clear();
   view.length = null;
   view.hypothesis = Math.max(0, Math.min(hypothesis, documents[0].hypotheses.length - 1)) || 0;
