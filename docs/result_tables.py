@@ -175,17 +175,26 @@ def claims_table(claims: list[dict[str, Any]]) -> str:
     return table(["claim", "result", "measured", "limit"], rows)
 
 
+def unsteady(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The claims whose verdict depends on the seed; see benchmarks/verdicts.py."""
+    return [claim for claims in found["parts"].values() for claim in claims if len(set(claim["passed"])) > 1]
+
+
+def steady_of_all(found: dict[str, Any]) -> str:
+    """How many claims get one verdict with all seeds: '9 of 10'."""
+    count = sum(map(len, found["parts"].values()))
+    return f"{count - len(unsteady(found))} of {count}"
+
+
 def verdicts_table(found: dict[str, Any]) -> str:
-    """What each seed measured of the claims whose verdict depends on it; see benchmarks/verdicts.py."""
+    """What each seed measured of the claims whose verdict depends on it."""
     rows = []
-    for claims in found["parts"].values():
-        for claim in claims:
-            if len(set(claim["passed"])) > 1:
-                figures = [
-                    f"{measured:.3g}" if passed else f"**{measured:.3g}**"
-                    for measured, passed in zip(claim["measured"], claim["passed"], strict=True)
-                ]
-                rows.append([literal(claim["claim"]), f"{claim['relation']} {claim['limit']:.3g}", *figures])
+    for claim in unsteady(found):
+        figures = [
+            f"{measured:.3g}" if passed else f"**{measured:.3g}**"
+            for measured, passed in zip(claim["measured"], claim["passed"], strict=True)
+        ]
+        rows.append([literal(claim["claim"]), f"{claim['relation']} {claim['limit']:.3g}", *figures])
     return table(["claim", "limit", *[f"seed {seed}" for seed in found["seeds"]]], rows)
 
 
