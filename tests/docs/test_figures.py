@@ -106,6 +106,22 @@ def test_aims_that_are_reached_are_bold():
     ]
 
 
+def test_verdicts_that_depend_on_the_seed_are_shown():
+    parts = {
+        "a": [
+            {"claim": "always", "relation": "<", "limit": 1.0, "measured": [0.1, 0.2], "passed": [True, True]},
+            {"claim": "at times", "relation": "<", "limit": 1.0, "measured": [0.5, 2.0], "passed": [True, False]},
+        ],
+        "b": [{"claim": "never", "relation": "<", "limit": 1.0, "measured": [3.0, 4.0], "passed": [False, False]}],
+    }
+    found = {"seeds": [0, 7], "parts": parts}
+    assert figures.steady_of_all(found) == "2 of 3"
+    assert figures.verdicts_table(found).splitlines()[::2] == [
+        "| claim | limit | seed 0 | seed 7 |",
+        "| at times | < 1 | 0.5 | **2** |",
+    ]
+
+
 @pytest.mark.parametrize("path", figures.pages(), ids=lambda path: path.name)
 def test_a_page_is_read_in_five_minutes(path):
     """120 lines; commands and long tables are folded, and do not count."""
