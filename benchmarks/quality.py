@@ -9,6 +9,10 @@ alone and in turns with the others for its latency.
 Each part is kept in the work folder. The same command goes on where it was interrupted, so that the comparison can be
 spread over several sittings; `--models` chooses which models this one takes further. At its end it writes
 quality_<task>_<preset>.{json,png,html} of everything that is there so far.
+
+Where all machines are alike, equal seconds are fair. Where several models are trained side by side, seconds say little:
+`--updates` then gives every model as many updates. `--only=train` ends after training, and `--only=evaluate` goes on
+with the work folder on another machine, where an accelerator is not needed.
 """
 
 from __future__ import annotations
@@ -46,8 +50,8 @@ ROOT = Path(__file__).resolve().parent
 # (gin files on top of the run's, layers of encoder and decoder, seconds of updates, how the teacher translates)
 # On a CPU, beam search over the whole corpus would take half an hour.
 PRESETS = {
-    "cpu": (("runs/preset_cpu.gin",), 6, 720.0, "decode/ar_greedy.gin"),
-    "gpu": ((), 8, 600.0, "decode/ar_beam5.gin"),
+    "cpu": (("runs/preset_cpu.gin",), 6, 720.0, ("--gin_file=decode/ar_greedy.gin",)),
+    "gpu": (("runs/preset_gpu.gin",), 8, 600.0, ("--gin_file=decode/ar_beam5.gin", "--batch_size=512")),
 }
 # Checkpoints are this many, so that the last five are a quarter of the training.
 _CHECKPOINTS = 20
@@ -57,15 +61,23 @@ _LATENCY_SENTENCES, _LATENCY_REPEATS = 100, 3
 class Comparison:
     """The work folder, and the phases that fill it."""
 
-    def __init__(self, work: Path, data: str, preset: str, *, reverse: bool, seconds: float | None):
+    def __init__(
+        self, work: Path, data: str, preset: str, *, reverse: bool, seconds: float | None, updates: int | None = None
+    ):
         self.work, self._data, self.preset = work, data, preset
         self._files, self._layers, default, self._distil_with = PRESETS[preset]
-        self._reverse, self.budget = reverse, default if seconds is None else seconds
+        self._reverse, self._updates = reverse, updates
+        budget = {"budget_seconds": default if seconds is None else seconds}
+        self.budget: dict[str, float] = budget if updates is None else {"budget_updates": updates}
         self._clock, self._compiled = work / "seconds.json", work / "compiled"
         self._evaluated = ""
         work.mkdir(parents=True, exist_ok=True)
-        self._claim(work / "comparison.json", {"preset": preset, "reverse": reverse, "budget_seconds": self.budget})
-        self.seconds: dict[str, float] = json.loads(self._clock.read_text()) if self._clock.exists() else {}
+        self._claim(work / "comparison.json", {"preset": preset, "reverse": reverse} | self.budget)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of each phase, in all sittings; several may be under way at once."""
+        return json.loads(self._clock.read_text()) if self._clock.exists() else {}
 
     @staticmethod
     def _claim(path: Path, settings: dict) -> None:
@@ -87,8 +99,9 @@ class Comparison:
             status = run_padir([*arguments, f"--compilation_cache={self._compiled}"])
         finally:
             # The time of an interrupted start counts, because the next start continues from its checkpoints.
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-            write_text(self._clock, json.dumps(self.seconds, indent=1) + "\n")
+            known = self.seconds
+            known[name] = known.get(name, 0.0) + time.perf_counter() - began
+            write_text(self._clock, json.dumps(known, indent=1) + "\n")
         if status:
             sys.exit(status)
 
@@ -104,17 +117,21 @@ class Comparison:
         bindings += [] if MODELS[model].distilled else [f"DATA={self._data!r}"]
         return training_arguments(model, self._files, bindings, reverse=self._reverse, layers=self._layers)
 
-    def updates(self, models: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
-        """(how many updates each model makes in the budget, seconds of an update); measured once."""
+    def updates(self, models: Sequence[str]) -> dict[str, int]:
+        """How many updates each model makes in the budget of seconds, by those of one, which are measured once."""
+        if self._updates is not None:
+            return dict.fromkeys(models, self._even(self._updates))
         path = self.work / "update_seconds.json"
         known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         if missing := [model for model in models if model not in known]:
             known |= self._measure(missing)
             write_text(path, json.dumps(known, indent=1) + "\n")
-        # As many between any two checkpoints.
-        return {
-            model: _CHECKPOINTS * max(round(self.budget / known[model] / _CHECKPOINTS), 1) for model in known
-        }, known
+        return {model: self._even(self.budget["budget_seconds"] / known[model]) for model in known}
+
+    @staticmethod
+    def _even(updates: float) -> int:
+        """As many between any two checkpoints."""
+        return _CHECKPOINTS * max(round(updates / _CHECKPOINTS), 1)
 
     def _measure(self, models: Sequence[str]) -> dict[str, float]:
         """Mean seconds of an update of each model."""
@@ -140,36 +157,35 @@ class Comparison:
             warm_up(num_steps),
             f"--num_steps={num_steps}",
         )
-        if not self._facts(model).exists():
-            write_text(self._facts(model), json.dumps(run_facts()) + "\n")
         for kind, chosen in (("best", "--best=1"), ("mean", "--last=5")):
             if not has_model(self.folder(kind, model)):
                 folders = f"--run_dir={self.folder('runs', model)}", f"--output_dir={self.folder(kind, model)}"
                 self.phase(f"train {model}", "average", *folders, chosen)
+        self._record(model)
 
     def _facts(self, model: str) -> Path:
-        """Where it is written on which machine, and with which code, a model was trained."""
-        (self.work / "facts").mkdir(exist_ok=True)
+        """Where it is written how a model was made."""
         return self.work / "facts" / f"{model}.json"
+
+    def _record(self, model: str) -> None:
+        """Writes down a model's updates, the seconds that they took, when it was best, and where it was trained."""
+        with Checkpointer(self.folder("best", model), read_only=True) as checkpointer:
+            best = checkpointer.latest_step()
+        run, facts = Path(self.folder("runs", model)), run_facts()
+        updates = recorded_settings(run)["num_steps"]
+        seconds = seconds_of_updates(read_metrics(run / METRICS_FOLDER / "metrics.jsonl"))
+        made = {"updates": updates, "best_after": best, "seconds": seconds, "update_seconds": seconds / updates}
+        made |= {name: facts[name] for name in ("commit", "device", "cpu", "cpu_features", "date")}
+        self._facts(model).parent.mkdir(exist_ok=True)
+        write_text(self._facts(model), json.dumps(made) + "\n")
 
     def is_trained(self, model: str) -> bool:
         """Whether nothing is left to do for a model but to evaluate it."""
-        return has_model(self.folder("mean", model))
+        return self._facts(model).exists()
 
     def made(self, model: str) -> dict[str, Any]:
-        """What a model's run records: updates, the seconds that they took, when it was best, and where it ran."""
-        with Checkpointer(self.folder("best", model), read_only=True) as checkpointer:
-            best = checkpointer.latest_step()
-        run = Path(self.folder("runs", model))
-        if not self._facts(model).exists():
-            sys.exit(f"{self._facts(model)}: is missing; the model is of an earlier version: choose another --work")
-        facts = json.loads(self._facts(model).read_text())
-        return {
-            "updates": recorded_settings(run)["num_steps"],
-            "best_after": best,
-            "seconds": seconds_of_updates(read_metrics(run / METRICS_FOLDER / "metrics.jsonl")),
-            **{name: facts[name] for name in ("commit", "cpu", "cpu_features", "date")},
-        }
+        """What is recorded of how a model was made."""
+        return json.loads(self._facts(model).read_text())
 
     def distill(self) -> None:
         """Lets the teacher translate the corpus, unless it has."""
@@ -178,12 +194,17 @@ class Comparison:
         self.phase(
             "distill",
             "distill",
-            f"--gin_file={self._distil_with}",
+            *self._distil_with,
             f"--run_dir={self.folder('best', TEACHER)}",
             f"--data_dir={self.folder('data')}",
             f"--output_dir={self.folder('distilled')}",
             "--compute_type=auto",
         )
+
+    def systems(self, models: Sequence[str]) -> dict[str, System]:
+        """All systems of these models; those with averaged parameters where the averages are in the work folder."""
+        found = systems(models)
+        return {name: each for name, each in found.items() if not each.averaged or has_model(self._run_of(each))}
 
     def evaluate(self, name: str, system: System) -> dict:
         """Scores a system against the reference system, unless that was done."""
@@ -247,38 +268,48 @@ def main() -> int:
     parser.add_argument("--work", help="folder of data sets and runs (default: runs/quality_<preset>_<direction>)")
     parser.add_argument("--results", default=str(ROOT / "results"), help="folder of the JSON, the picture and the page")
     parser.add_argument("--seconds", type=float, help="of updates of each model, instead of the preset's")
+    parser.add_argument("--updates", type=int, help="of each model, instead of equal seconds")
     parser.add_argument("--models", default=",".join(MODELS), help="those to take further in this sitting")
+    parser.add_argument("--only", choices=("train", "evaluate"), help="what to do in this sitting (default: both)")
     options = parser.parse_args()
     names = options.models.split(",")
     if unknown := [name for name in names if name not in MODELS]:
         parser.error(f"--models: unknown {unknown[0]!r}; choose from {', '.join(MODELS)}")
     direction = "en_de" if options.reverse else "de_en"
     work = Path(options.work or f"runs/quality_{options.preset}_{direction}")
-    comparison = Comparison(work, options.data, options.preset, reverse=options.reverse, seconds=options.seconds)
+    budget = {"seconds": options.seconds, "updates": options.updates}
+    comparison = Comparison(work, options.data, options.preset, reverse=options.reverse, **budget)
     data = comparison.prepare()
-    updates, update_seconds = comparison.updates(list(MODELS))
-    for name in names:
-        if MODELS[name].distilled:
-            comparison.distill()
-        comparison.train(name, updates[name])
+    if options.only != "evaluate":
+        updates = comparison.updates(list(MODELS))
+        for name in names:
+            if MODELS[name].distilled:
+                comparison.distill()
+            comparison.train(name, updates[name])
+    if options.only != "train":
+        compare(comparison, data, Path(options.results))
+    return 0
+
+
+def compare(comparison: Comparison, data: PreparedSet, results: Path) -> None:
+    """Evaluates and times the systems of all trained models, and writes the comparison."""
     trained = [name for name in MODELS if comparison.is_trained(name)]
-    chosen = systems(trained)
+    chosen = comparison.systems(trained)
     # First what the others are compared with.
     rows = {
         name: comparison.evaluate(name, chosen[name]) for name in sorted(chosen, key=lambda name: name != REFERENCE)
     }
     rows = {name: rows[name] for name in chosen}
-    made = {name: comparison.made(name) | {"update_seconds": update_seconds[name]} for name in trained}
+    made = {name: comparison.made(name) for name in trained}
     # What there is if the latencies do not come to their end.
-    _write(work / "without_latency", comparison, data, rows, made, chosen)
+    _write(comparison.work / "without_latency", comparison, data, rows, made, chosen)
     # An average decodes like the model itself.
     timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
         rows[name]["timed_decode"] = repr(chosen[name].decode())
-    _write(Path(options.results), comparison, data, rows, made, chosen)
+    _write(results, comparison, data, rows, made, chosen)
     print(table(rows))
-    return 0
 
 
 def seconds_of_updates(records: Sequence[dict[str, Any]]) -> float:
@@ -311,7 +342,7 @@ def _write(
     result = {
         "facts": run_facts(),
         "preset": comparison.preset,
-        "budget_seconds": comparison.budget,
+        **comparison.budget,
         "models": made,
         "phase_seconds": comparison.seconds,
         "train_pairs": manifest.splits["train"].num_examples,

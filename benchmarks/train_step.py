@@ -44,6 +44,7 @@ from padir.nn.fastest_type import resolved_for_training
 from padir.nn.network import NetworkConfig
 from padir.runs.train_state import create_train_state
 from padir.runtime import host_memory, sharding
+from padir.runtime.device_peaks import peak_flops
 from padir.training.optimizers import OptimizerConfig
 from padir.training.step import make_train_step, model_features
 from padir.types import EOS_ID, PAD_ID, UNK_ID, TokenIds
@@ -321,11 +322,17 @@ def describe(updates: Updates, timing: Timing, machine: float, shape: dict[str, 
         "xla_gflop": updates.xla_flops / 1e9,
         "gflops_per_second": rate,
         "of_machine": rate / machine,
-    }
+    } | _mfu(rate)
+
+
+def _mfu(rate: float) -> dict[str, float]:
+    """Model FLOPs utilisation at a rate [GFLOP/s], of accelerators whose bfloat16 peak is known."""
+    peak = peak_flops(jax.devices()[0].device_kind)
+    return {} if peak is None else {"mfu": 1e9 * rate / peak}
 
 
 def _against_t5x(name: str, timing: Timing) -> dict[str, float]:
-    if name not in T5X_MS:
+    if name not in T5X_MS or jax.default_backend() != "cpu":
         return {}
     return {"t5x_ms": T5X_MS[name], "speed_up_over_t5x": T5X_MS[name] / (1e3 * _seconds(timing))}
 
@@ -345,18 +352,19 @@ def table(result: dict[str, Any]) -> str:
                 "machine_gflops_per_second": row["machine_gflops_per_second"]
             }
     lines = [
-        "| model | compile s | n | median ms | 95% | p99 | tokens/s | GFLOP | GFLOP/s | machine | share | T5X / it |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| model | compile s | n | median ms | 95% | p99 | tok/s | GFLOP | GFLOP/s | plain | share | MFU | T5X / it |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in rows.items():
         step, plain = row["step_ms"], max(row["machine_gflops_per_second"].values())
         low, high = step["median_ci95"]
         share = f"{100 * row['of_machine']:.0f}%" if "of_machine" in row else "–"
+        mfu = f"{100 * row['mfu']:.1f}%" if "mfu" in row else "–"
         against = f"{row['speed_up_over_t5x']:.2f}x" if "speed_up_over_t5x" in row else "–"
         lines.append(
             f"| {name} | {row['compile_seconds']:.0f} | {step['n']} | {step['median']:.0f} | {low:.0f}–{high:.0f} | "
             f"{step['p99']:.0f} | {row['tokens_per_second']:.0f} | {row['gflop']:.0f} | "
-            f"{row['gflops_per_second']:.0f} | {plain:.0f} | {share} | {against} |"
+            f"{row['gflops_per_second']:.0f} | {plain:.0f} | {share} | {mfu} | {against} |"
         )
     return "\n".join(lines)
 
