@@ -202,9 +202,8 @@ class Comparison:
         )
 
     def systems(self, models: Sequence[str]) -> dict[str, System]:
-        """All systems of these models; those with averaged parameters where the averages are in the work folder."""
-        found = systems(models)
-        return {name: each for name, each in found.items() if not each.averaged or has_model(self._run_of(each))}
+        """All systems of these models, of the checkpoints that are in the work folder."""
+        return {name: each for name, each in systems(models).items() if has_model(self._run_of(each))}
 
     def evaluate(self, name: str, system: System) -> dict:
         """Scores a system against the reference system, unless that was done."""
@@ -238,7 +237,7 @@ class Comparison:
         return self.folder("mean" if system.averaged else "best", system.model)
 
     def latency(self, data: PreparedSet, chosen: dict[str, System]) -> dict[str, dict]:
-        """Latency of single sentences, all systems in turns, those without averages; by name."""
+        """Latency of single sentences, these systems in turns; by name."""
         jax.config.update("jax_compilation_cache_dir", str(self._compiled))
         jax.clear_caches()
         opened: dict[tuple[str, str], Translator] = {}
@@ -303,8 +302,9 @@ def compare(comparison: Comparison, data: PreparedSet, results: Path) -> None:
     made = {name: comparison.made(name) for name in trained}
     # What there is if the latencies do not come to their end.
     _write(comparison.work / "without_latency", comparison, data, rows, made, chosen)
-    # An average decodes like the model itself.
-    timed = comparison.latency(data, {name: system for name, system in chosen.items() if not system.averaged})
+    # The other checkpoint of a model decodes as fast as the first.
+    others = ("averaged", "lowest loss")
+    timed = comparison.latency(data, {name: each for name, each in chosen.items() if not name.endswith(others)})
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
         rows[name]["timed_decode"] = repr(chosen[name].decode())
@@ -334,7 +334,7 @@ def _write(
     manifest = data.manifest
     name = f"quality_{manifest.task.name}_{comparison.preset}"
     examples = data.split("validation").read(range(manifest.splits["validation"].num_examples))
-    judged = {main_system(model): rows[main_system(model)] for model in made}
+    judged = {main_system(model): rows[main_system(model)] for model in made if main_system(model) in rows}
     outputs = {each: row["outputs"] for each, row in judged.items()}
     references = [example.target_text for example in examples]
     paths = ("name", "run_dir", "data_dir", "baseline", "rescore_with", "verify_with")

@@ -67,7 +67,7 @@ class System:
       decode_file: the gin file of the decode.
       bindings: what is set differently there.
       helper: 'rescore_with' or 'verify_with' for the teacher's help, else ''.
-      averaged: whether its parameters are the mean of the last checkpoints.
+      averaged: whether its parameters are the mean of the last checkpoints, not the checkpoint of the lowest loss.
       likeliest_first: whether single sentences are decoded with `Refinement.likeliest_first`. Their translations are
         the same. In batches it does not pay: one unsure sentence keeps all waiting.
     """
@@ -96,17 +96,20 @@ def systems(models: Iterable[str]) -> dict[str, System]:
             found[f"{recipe.title}, beam 5"] = System(model, "decode/ar_beam5.gin")
             found[_averaged(f"{recipe.title}, beam 5")] = System(model, "decode/ar_beam5.gin", averaged=True)
             continue
+        # The loss of a student, on human translations, soon rises, while its own translations still become better.
+        mean = {"averaged": recipe.distilled}
         for steps in STEPS:
             name = f"{recipe.title}, {steps} step{'s' if steps > 1 else ''}"
-            found[name] = _parallel(model, steps)
-            found[f"{name}, {LENGTHS} lengths"] = _parallel(model, steps, several=True)
-            found[f"{name}, {LENGTHS} lengths, rescored"] = _parallel(model, steps, several=True, rescored=True)
-        found[_averaged(main_system(model))] = _parallel(model, 4, several=True, averaged=True)
+            found[name] = _parallel(model, steps, **mean)
+            found[f"{name}, {LENGTHS} lengths"] = _parallel(model, steps, several=True, **mean)
+            found[f"{name}, {LENGTHS} lengths, rescored"] = _parallel(model, steps, several=True, rescored=True, **mean)
+        other = f"{main_system(model)}, lowest loss" if recipe.distilled else _averaged(main_system(model))
+        found[other] = _parallel(model, 4, several=True, averaged=not recipe.distilled)
         if model == "padir":
-            found["AR verifies PaDIR"] = System(model, "decode/verified.gin", helper="verify_with")
+            found["AR verifies PaDIR"] = System(model, "decode/verified.gin", helper="verify_with", **mean)
         if model == "joint":
-            found["joint, greedy"] = System(model, "decode/ar_greedy.gin")
-            found["joint verifies itself"] = System(model, "decode/verified.gin")
+            found["joint, greedy"] = System(model, "decode/ar_greedy.gin", **mean)
+            found["joint verifies itself"] = System(model, "decode/verified.gin", **mean)
     return found
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 from result_tables import (
     aims_table,
+    batches_table,
     claims_table,
     compared_with_plain,
     comparison_table,
@@ -150,6 +151,7 @@ HELPERS = (
     source,
     request_ms,
     latency_table,
+    batches_table,
     quality_table,
     comparison_table,
     neighbours_table,

@@ -53,6 +53,20 @@ def latency_table(found: dict[str, Any], names: list[str], greedy: str, beam: st
     return table(head, rows)
 
 
+def batches_table(found: dict[int, dict[str, Any]], greedy: str, beam: str) -> str:
+    """Median and p99 of systems at several batch sizes, and in each their speed-ups over two of them."""
+    rows = []
+    for name in next(iter(found.values()))["systems"]:
+        row = [name]
+        for result in found.values():
+            median = request_ms(result, name)
+            ratios = " / ".join(times(request_ms(result, base) / median, 1) for base in (greedy, beam))
+            row += [f"{number(median)} ({number(request_ms(result, name, 'p99'))})", ratios]
+        rows.append(row)
+    head = [title for size in found for title in (f"batch {size}: median ms (p99)", "over greedy / beam 5")]
+    return table(["system", *head], rows)
+
+
 def quality_table(systems: dict[str, Any]) -> str:
     """Scores of systems, and the time of a request."""
     rows = []

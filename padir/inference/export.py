@@ -67,7 +67,8 @@ def export(
       output_dir: the folder to write; it must not hold a model yet.
       format: 'safetensors' or 'stablehlo'.
       step: the checkpoint to export; the newest by default.
-      dtype: of 'safetensors', 'float32', or 'bfloat16', which rounds the parameters and halves the file.
+      dtype: of 'safetensors', 'float32'; 'bfloat16', which rounds the parameters and halves the file; or 'int8', which
+        quarters it. Transformers does not open int8.
       decode: of 'stablehlo', how the programs decode; the model's default if None.
       rescore_with, verify_with, verifier, compute_type, seed: of 'stablehlo'; see `padir.load`.
       platforms: of 'stablehlo', what to export for. None of them need be at hand.

@@ -4,7 +4,8 @@
     model.safetensors              the arrays, or model.safetensors.index.json and several files
     spiece.model                   the SentencePiece vocabulary, if there is one
 
-An autoregressive model is a T5, which Transformers opens. It has no PaDIR: such a model is stored under T5X's names.
+An autoregressive model is a T5, which Transformers opens. It has no PaDIR: such a model is stored under T5X's names. So
+is any model in int8: a matrix is then an array of int8 and one scale for each row.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
     config = _read_config(folder / CONFIG_FILE)
     ours = _described(config, folder / CONFIG_FILE)
     tensors = _read_tensors(folder)
-    if ours is not None and not isinstance(ours, AutoregressiveModel):
-        return t5x.model_from_params(tensors, ours, source=str(path))
+    if ours is not None and config.get("model_type") == _OUR_KEY:
+        return t5x.model_from_params(_widened(tensors), ours, source=str(path))
     network, rows = _network(config, folder / CONFIG_FILE)
     longest = config.get("n_positions", t5x.LONGEST)
     model = ours or AutoregressiveModel(
@@ -110,7 +111,8 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
 _LONGEST_HEADER, _METADATA = 100_000_000, "__metadata__"
 
 # Types that `save` writes parameters in.
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
+_SCALE = ".scale"
 
 
 def save(
@@ -121,7 +123,7 @@ def save(
     vocabulary: str | os.PathLike | None = None,
     dtype: str = "float32",
 ) -> None:
-    """Writes a folder that `load` opens, and for an autoregressive model Transformers too.
+    """Writes a folder that `load` opens, and for an autoregressive model that is not in int8 Transformers too.
 
     Rows that the import padded a table with are left out again. config.json comes last: a folder without it is the rest
     of an interrupted export, which the same call makes whole.
@@ -130,7 +132,8 @@ def save(
       path: the folder; made if need be.
       model, params: what to write.
       vocabulary: its SentencePiece model, copied to spiece.model.
-      dtype: one of `DTYPES`. 'bfloat16' rounds the parameters, and halves the file. `load` makes float32 of either.
+      dtype: one of `DTYPES`. 'bfloat16' rounds the parameters, and halves the file. 'int8' rounds each row of a matrix
+        to 255 levels, and quarters it. `load` makes float32 of all.
 
     Raises:
       PadirError: the folder holds a model already, `params` are not of `model`, or `dtype` is unknown.
@@ -143,7 +146,7 @@ def save(
             raise PadirError(f"{path}: exists; choose another folder, or delete it")
     tensors = t5x.flat_params(model, params)
     config: dict[str, Any] = {"model_type": _OUR_KEY}
-    if isinstance(model, AutoregressiveModel):
+    if isinstance(model, AutoregressiveModel) and dtype != "int8":
         tables = [t5x.EMBEDDING] if model.network.tied_logits else [t5x.EMBEDDING, t5x.LOGITS]
         # Kernels are [in, out] in T5X and [out, in] there.
         tensors = {name: _turned(name, tensor) for name, tensor in tensors.items()}
@@ -154,12 +157,35 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None:
         copy_file(vocabulary, folder / VOCABULARY_FILE)
-    tensors = {name: np.ascontiguousarray(tensor, jnp.dtype(dtype)) for name, tensor in tensors.items()}
+    if dtype == "int8":
+        tensors = _narrowed(tensors)
+    else:
+        tensors = {name: np.ascontiguousarray(tensor, jnp.dtype(dtype)) for name, tensor in tensors.items()}
     with replacing(folder / WEIGHTS_FILE) as local:
         save_file(tensors, local, metadata={"format": "pt", _OUR_KEY: "padir export"})
         _sort_metadata(local)
     text = json.dumps({**config, _OUR_KEY: model_to_dict(model)}, indent=2) + "\n"
     write_text(folder / CONFIG_FILE, text)
+
+
+def _narrowed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Float32 arrays, those with two axes or more as int8 beside a scale [...] for each row [..., n]."""
+    found: dict[str, np.ndarray] = {}
+    for name, tensor in tensors.items():
+        tensor = np.ascontiguousarray(tensor, np.float32)
+        if tensor.ndim > 1:
+            scale = np.abs(tensor).max(-1) / 127
+            found[name + _SCALE] = scale
+            tensor = np.rint(tensor / np.where(scale == 0, 1, scale)[..., None]).astype(np.int8)
+        found[name] = tensor
+    return found
+
+
+def _widened(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What `_narrowed` was given, up to rounding; arrays without a scale as they are."""
+    scales = {name: tensors[name + _SCALE] for name in tensors if name + _SCALE in tensors}
+    rest = {name: tensor for name, tensor in tensors.items() if name.removesuffix(_SCALE) not in scales}
+    return rest | {name: tensors[name] * scale[..., None] for name, scale in scales.items()}
 
 
 def _is_ours(path: Path) -> bool:

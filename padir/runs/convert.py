@@ -137,7 +137,8 @@ def export_checkpoint(*, run_dir: str, output_dir: str, step: int | None = None,
       run_dir: the run directory.
       output_dir: the folder to write; it must not hold a model yet.
       step: the checkpoint to export; the newest by default.
-      dtype: 'float32', or 'bfloat16', which rounds the parameters and halves the file.
+      dtype: 'float32'; 'bfloat16', which rounds the parameters and halves the file; or 'int8', which quarters it.
+        Transformers does not open int8.
 
     Raises:
       PadirError: `run_dir` cannot be opened, `output_dir` holds a model, or `dtype` is unknown.

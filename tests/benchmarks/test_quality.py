@@ -127,14 +127,17 @@ def test_the_whole_chain(run, tmp_path, capsys):
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     evaluated = {options["name"]: options for name, options in calls if name == "evaluate"}
     assert len(evaluated) == len(stored["systems"]) == 6 + 7 * 10 + 3
-    # Each system has its own latency, and those of averages are not measured.
+    # Each system has its own latency, and those of other checkpoints are not measured.
     for name, system in stored["systems"].items():
-        assert ("latency_ms" in system) == (not name.endswith("averaged"))
+        assert ("latency_ms" in system) == (not name.endswith(("averaged", "lowest loss")))
         if "latency_ms" in system:
             assert system["latency_ms"]["median"] == 1.0 + len(name)
             assert system["speed_up"] == (1.0 + len(REFERENCE)) / (1.0 + len(name))
     rescored = evaluated["cmlm_10_steps_5_lengths_rescored"]
-    assert rescored["rescore_with"] == str(work / "best" / "ar") and rescored["run_dir"] == str(work / "best" / "cmlm")
+    # A student is judged by the mean of its last checkpoints, another model by the checkpoint of the lowest loss.
+    assert rescored["rescore_with"] == str(work / "best" / "ar") and rescored["run_dir"] == str(work / "mean" / "cmlm")
+    assert evaluated["padir_4_steps_5_lengths_lowest_loss"]["run_dir"] == str(work / "best" / "padir")
+    assert evaluated["padir_raw_4_steps"]["run_dir"] == str(work / "best" / "padir_raw")
     assert evaluated["ar_beam_5_last_5_averaged"]["run_dir"] == str(work / "mean" / "ar")
     assert evaluated["ar_verifies_padir"]["verify_with"] == str(work / "best" / "ar")
     assert {name: made["updates"] for name, made in stored["models"].items()} == {
@@ -142,7 +145,7 @@ def test_the_whole_chain(run, tmp_path, capsys):
     }
     assert stored["models"]["padir"]["best_after"] == 120, "that of the stand-in"
     assert stored["models"]["padir"]["seconds"] == 20 * 0.5 + 180 * 0.25
-    assert {"commit", "cpu"} <= set(stored["models"]["padir"])
+    assert {"commit", "cpu", "device"} <= set(stored["models"]["padir"])
     assert all("no-with_ter" in options for options in evaluated.values())
     assert stored["train_pairs"] == len(PreparedSet.open(work / "data").split("train"))
     assert (tmp_path / "results" / "quality_tiny_cpu.png").read_bytes().startswith(b"\x89PNG")
@@ -191,11 +194,31 @@ def test_started_again_it_goes_on_and_adds_up_the_seconds(run, tmp_path):
 
 def test_what_an_interrupted_average_left_is_made_anew(run, tmp_path):
     run("--models=ar")
+    (tmp_path / "work" / "facts" / "ar.json").unlink()
     for kept in (tmp_path / "work" / "mean" / "ar" / "checkpoints").iterdir():
         shutil.rmtree(kept)
     before = len(run.commands.calls)
     run("--models=ar")
     assert run.commands.names()[before : before + 2] == ["train", "average"]
+
+
+def test_trained_on_one_machine_and_evaluated_on_another(run, tmp_path):
+    equal = ("--updates=95", "--models=ar,padir")
+    run(*equal, "--only=train")
+    assert "evaluate" not in run.commands.names() and not (tmp_path / "results").exists()
+    # As many updates for all, and as many between any two checkpoints.
+    steps = [options["num_steps"] for name, options in run.commands.calls if name == "train"]
+    assert steps == ["100", "100"]
+    # What the other machine need not have.
+    for unneeded in ("runs", "distilled", "mean/ar"):
+        shutil.rmtree(tmp_path / "work" / unneeded)
+    before = len(run.commands.calls)
+    run(*equal, "--only=evaluate")
+    assert set(run.commands.names()[before:]) == {"evaluate"}
+    stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
+    assert stored["budget_updates"] == 95 and "budget_seconds" not in stored
+    assert stored["models"]["padir"]["updates"] == 100
+    assert "AR, beam 5" in stored["systems"] and "AR, beam 5, last 5 averaged" not in stored["systems"]
 
 
 def test_another_budget_needs_another_folder(run):

@@ -76,6 +76,13 @@ def assert_same(params, other):
     jax.tree.map(np.testing.assert_array_equal, params, other)
 
 
+def assert_rounded(params, exact):
+    """Each array is `exact` up to half a level of the coarsest row; one with a single axis is equal."""
+    for found, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(exact), strict=True):
+        level = float(np.abs(wanted).max()) / 127 if wanted.ndim > 1 else 0.0
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=0.51 * level)
+
+
 class TestImport:
     def test_t5x(self, t5x_folder, pieces, tmp_path, mesh, capsys):
         import_checkpoint(source=t5x_folder, output_dir=str(tmp_path / "run"), vocabulary=pieces)
@@ -155,10 +162,29 @@ class TestExport:
             assert_same(open_model(halved, mesh).params, rounded)
             sizes = [(folder / "model.safetensors").stat().st_size for folder in (halved, out)]
             assert sizes[0] < 0.6 * sizes[1]
-            with pytest.raises(PadirError, match="^dtype: unknown 'float16'; choose one of float32, bfloat16"):
+            quartered = tmp_path / f"{name}_quartered"
+            export_checkpoint(run_dir=str(run), output_dir=str(quartered), dtype="int8")
+            opened = open_model(quartered, mesh)
+            assert opened.model == expected.model and opened.vocabulary.hash == expected.vocabulary.hash
+            assert_rounded(opened.params, expected.params)
+            assert (quartered / "model.safetensors").stat().st_size < 0.35 * (out / "model.safetensors").stat().st_size
+            # Transformers must not take it for a T5.
+            assert json.loads((quartered / "config.json").read_text())["model_type"] == "padir"
+            with pytest.raises(PadirError, match="^dtype: unknown 'float16'; choose one of float32, bfloat16, int8"):
                 export_checkpoint(run_dir=str(run), output_dir=str(tmp_path / "third"), dtype="float16")
         # What Transformers needs to open the second, as version 5.23 did by hand.
         assert json.loads((tmp_path / "ar_out" / "config.json").read_text())["model_type"] == "t5"
+
+
+def test_rows_of_int8_by_hand():
+    table = np.array([[127.0, -63.6, 1.0], [0.0, 0.0, 0.0], [-2.54, 1.27, 0.01]], np.float32)
+    narrow = huggingface._narrowed({"table": table, "norm": np.array([0.5, 2.0], np.float32)})
+    assert narrow["table"].dtype == np.int8
+    assert narrow["table"].tolist() == [[127, -64, 1], [0, 0, 0], [-127, 64, 0]]
+    np.testing.assert_allclose(narrow["table.scale"], [1.0, 0.0, 0.02], rtol=1e-6)
+    wide = huggingface._widened(narrow)
+    assert set(wide) == {"table", "norm"} and wide["norm"].tolist() == [0.5, 2.0]
+    np.testing.assert_allclose(wide["table"], [[127, -64, 1], [0, 0, 0], [-2.54, 1.28, 0]], rtol=1e-5)
 
 
 class TestPretrained:
