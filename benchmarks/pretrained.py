@@ -1,9 +1,9 @@
 """Makes the pretrained models of what `make quality` trained:
 
-    python benchmarks/pretrained.py --work=runs/quality_cpu_de_en \\
-      --result=benchmarks/results/quality_tatoeba_de_en_cpu.json
+    python benchmarks/pretrained.py --work=runs/quality_gpu_de_en \\
+      --result=benchmarks/results/quality_tatoeba_de_en_gpu.json
 
-It exports the teacher and a student in bfloat16, translates the validation split with what it wrote, and writes a model
+It exports the teacher and a student in int8, translates the validation split with what it wrote, and writes a model
 card. The card's other figures come from the result.
 """
 
@@ -43,13 +43,17 @@ def main() -> int:
         name = f"{data.manifest.task.name}_{kind}"
         # An export goes to a new folder. The models that were there are in git.
         shutil.rmtree(options.output / name, ignore_errors=True)
-        export_checkpoint(
-            run_dir=str(options.work / "best" / model), output_dir=str(options.output / name), dtype="bfloat16"
-        )
+        run = options.work / _checkpoint(model) / model
+        export_checkpoint(run_dir=str(run), output_dir=str(options.output / name), dtype="int8")
         scores = evaluated(options.output / name, model, data)
         text = card(name, model, result, scores, data.manifest.source_language, data.manifest.target_language)
         write_text(options.output / name / "README.md", text)
     return 0
+
+
+def _checkpoint(model: str) -> str:
+    """The folder of the checkpoint by which a model is judged, 'best' or 'mean'."""
+    return "mean" if systems([model])[main_system(model)].averaged else "best"
 
 
 def evaluated(folder: Path, model: str, data: PreparedSet) -> dict[str, Any]:
@@ -81,9 +85,15 @@ def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], 
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
     facts = result["facts"]
+    on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
+    hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
+    chosen = {
+        "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
+        "mean": "It is the mean of the\nlast five checkpoints.",
+    }[_checkpoint(model)]
     return f"""# {name}
 
-{languages}, for everyday sentences: {kind} with {scores["parameters"]:,} parameters, stored as bfloat16.
+{languages}, for everyday sentences: {kind} with {scores["parameters"]:,} parameters, stored as int8.
 
 ```sh
 pip install ./pretrained   # or run this in a clone
@@ -95,17 +105,15 @@ echo "…" | padir translate --run_dir={name}
 | on {scores["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
 |---|---:|---:|
 | these files: {system} | {scores["bleu"]:.2f} | {scores["chrf"]:.2f} |
-| as trained, in float32 | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |
+| before rounding to int8 | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |
 
-sacreBLEU, {scores["bleu_signature"]}; {scores["chrf_signature"]}. The best of its checkpoints was chosen by its loss on
-the same sentences.
+sacreBLEU, {scores["bleu_signature"]}; {scores["chrf_signature"]}. {chosen}
 
 ## Training
 
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
   [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.
-* {made["updates"]:,} updates of {1e3 * made["update_seconds"]:.0f} ms, {result["budget_seconds"] / 60:.0f} minutes, on
-  {facts["cpu_count"]} cores of {facts["cpu"]}.
+* {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {hardware}.
 * Command: `python {facts["command"]}`, at commit {facts["commit"]}.
 
 ## Limits

@@ -117,15 +117,19 @@ def main() -> None:
     options = parser.parse_args()
     host_memory.keep_freed_before_jax()  # As `padir train` does.
     kind = resolved_for_training("--compute_type", options.compute_type)
-    result = measure(**{name: getattr(options, name) for name in sizes}, compute_type=kind)
+
+    def write(result: dict[str, Any]) -> None:
+        write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
+
+    # What has been measured stays if the time on a machine ends.
+    result = measure(**{name: getattr(options, name) for name in sizes}, compute_type=kind, written=write)
     print(table(result))
-    write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
     if options.data_dir is not None:
         # Of many batches each is timed less often.
         counts = {"count": options.corpus_batches, "repeats": max(options.repeats // 10, 1)}
         result["corpus"] = measure_on_corpus(options.data_dir, kind, batch=options.corpus_batch, **counts)
         print(corpus_table(result["corpus"]))
-    write_text(Path(options.output), json.dumps(result, indent=2) + "\n")
+        write(result)
 
 
 def measure(
@@ -138,8 +142,9 @@ def measure(
     layers: int,
     pieces: int,
     compute_type: str | None = None,
+    written: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
-    """Times updates and plain products in turns; returns the result to be written.
+    """Times updates and plain products in turns; returns the result, which `written` is given after each system.
 
     With a `compute_type`, each system has a part of that name for its updates in this type.
     """
@@ -149,8 +154,12 @@ def measure(
     products = plain_products(batch * target, built["AR"].network)
     shape = {"batch": batch, "source": source, "target": target}
     options = products, repeats, shape, compute_type
-    systems = {name: timed(name, model, features, *options) for name, model in built.items()}
-    return {"facts": facts | {"load_average_after": list(os.getloadavg())}, **shape, "systems": systems}
+    result = {"facts": facts, **shape, "systems": {}}
+    for name, model in built.items():
+        result["systems"][name] = timed(name, model, features, *options)
+        result["facts"]["load_average_after"] = list(os.getloadavg())
+        written(result)
+    return result
 
 
 def timed(

@@ -121,12 +121,12 @@ def neighbours_table(found: dict[str, Any]) -> str:
 
 
 def updates_table(found: dict[str, Any]) -> str:
-    """How many updates each model of a comparison made in its seconds."""
+    """How many updates each model of a comparison made, how long they took, and after how many its loss was lowest."""
     rows = [
-        [name, number(model["updates"], 0), number(1e3 * model["update_seconds"], 0)]
+        [name, *(number(model[key], 0) for key in ("updates", "best_after")), number(1e3 * model["update_seconds"], 0)]
         for name, model in found["models"].items()
     ]
-    return table(["model", "updates", "ms for an update, measured before"], rows)
+    return table(["model", "updates", "lowest validation loss after", "ms for an update"], rows)
 
 
 def decodes_table(rows: dict[str, Any]) -> str:

@@ -15,8 +15,10 @@ import pretrained
 RESULT = {
     "facts": {"cpu": "a CPU", "cpu_count": 2, "command": "quality.py --data corpus", "commit": "0123456789"},
     "train_pairs": 431,
-    "budget_seconds": 720.0,
-    "models": {name: {"updates": 1980, "update_seconds": 0.363} for name in ("ar", "padir")},
+    "models": {
+        "ar": {"updates": 1980, "seconds": 720.0, "device": "cpu"},
+        "padir": {"updates": 1980, "seconds": 120.0, "device": "NVIDIA H200"},
+    },
     "systems": {
         "AR, beam 5": {"bleu": 42.5, "chrf": 57.0},
         "PaDIR, 4 steps, 5 lengths": {"bleu": 40.5, "chrf": 55.0},
@@ -29,9 +31,9 @@ def made(tiny, tmp_path_factory):
     """The folder of the models that the script made."""
     folder = tmp_path_factory.mktemp("pretrained")
     work = folder / "work"
-    for name, run in (("ar", tiny.ar), ("padir", tiny.padir)):
-        (work / "best").mkdir(parents=True, exist_ok=True)
-        (work / "best" / name).symlink_to(run)
+    for kind, name, run in (("best", "ar", tiny.ar), ("mean", "padir", tiny.padir)):
+        (work / kind).mkdir(parents=True)
+        (work / kind / name).symlink_to(run)
     (work / "data").symlink_to(tiny.data)
     (folder / "result.json").write_text(json.dumps(RESULT))
     # Of a model that was made before.
@@ -51,9 +53,9 @@ def test_both_models_translate_as_the_runs_do_up_to_rounding(made, tiny):
     texts = ["Peter helps a big dog.", "Anna sees the old house."]
     assert sorted(path.name for path in made.iterdir()) == ["tiny_ar", "tiny_padir"]
     for name, run in (("tiny_ar", tiny.ar), ("tiny_padir", tiny.padir)):
-        halved = padir.load(made / name)
-        assert halved.model == padir.load(run).model
-        assert len(halved.translate(texts)) == 2
+        small = padir.load(made / name)
+        assert small.model == padir.load(run).model
+        assert len(small.translate(texts)) == 2
     assert padir.load(made / "tiny_padir").translate(texts, Refinement(num_steps=2))[0].text
 
 
@@ -62,14 +64,16 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
     assert card.startswith("# tiny_padir\n")
     for said in (
         "PaDIR, 4 steps, 5 lengths",
-        "| as trained, in float32 | 40.50 | 55.00 |",
+        "| before rounding to int8 | 40.50 | 55.00 |",
         "431 sentence pairs",
         "CC-BY 2.0 FR",
-        "1,980 updates of 363 ms, 12 minutes, on",
-        "2 cores of a CPU",
+        "1,980 updates in 2 minutes on one NVIDIA H200, beside other models.",
+        "It is the mean of the",
         "`python quality.py --data corpus`, at commit 0123456789",
         "padir translate --run_dir=tiny_padir",
     ):
         assert said in card, said
     assert "translations of the AR model beside" in card
-    assert "the text itself" in (made / "tiny_ar" / "README.md").read_text(encoding="utf-8")
+    card = (made / "tiny_ar" / "README.md").read_text(encoding="utf-8")
+    assert "the text itself" in card and "1,980 updates in 12 minutes on 2 cores of a CPU." in card
+    assert "The best of its checkpoints" in card

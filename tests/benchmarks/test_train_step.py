@@ -48,7 +48,7 @@ def test_products_by_hand(script):
         run(None)
 
 
-def test_figures_by_hand(script):
+def test_figures_by_hand(script, monkeypatch):
     """A median of 500 ms: 2 x (6 + 5) tokens in half a second, and the operations in it of a machine of 10 GFLOP/s."""
 
     class Updates:
@@ -62,6 +62,10 @@ def test_figures_by_hand(script):
     assert row["gflop"] == flop / 1e9 and row["xla_gflop"] == 4.0
     assert row["gflops_per_second"] == pytest.approx(2 * flop / 1e9)
     assert row["of_machine"] == pytest.approx(2 * flop / 1e10)
+    assert "mfu" not in row, "of a CPU no peak is known"
+    monkeypatch.setattr(script, "peak_flops", lambda kind: 1e12)
+    row = script.describe(Updates, timing, 10.0, {"batch": 2, "source": 6, "target": 5})
+    assert row["mfu"] == pytest.approx(2 * flop / 1e12)
     assert script._against_t5x("AR", timing) == {"t5x_ms": 1586.0, "speed_up_over_t5x": pytest.approx(3.172)}
     assert script._against_t5x("PaDIR, 1 stage", timing) == {}
 
@@ -78,10 +82,12 @@ def test_each_model_has_its_own_figures_beside_plain_products(script, monkeypatc
 
     monkeypatch.setattr(script, "Updates", Updates)
     sizes = {"embed_dim": 64, "layers": 1, "pieces": 100, "source": 6, "target": 5, "batch": 2}
-    result = script.measure(repeats=2, **sizes)
+    seen = []
+    result = script.measure(repeats=2, **sizes, written=lambda result: seen.append(list(result["systems"])))
+    assert [len(names) for names in seen] == [1, 2, 3], "what is measured is written at once"
     lines = script.table(result).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| AR", "| PaDIR, 1 stage", "| PaDIR, 2 stages"]
-    assert all(line.count("|") == 13 for line in lines)
+    assert all(line.count("|") == 14 for line in lines)
     for row in result["systems"].values():
         assert row["step_ms"]["n"] == 2 and len(row["machine_gflops_per_second"]) == 6
         fastest = max(row["machine_gflops_per_second"].values())

@@ -106,6 +106,18 @@ def test_aims_that_are_reached_are_bold():
     ]
 
 
+def test_batches_are_compared_size_by_size():
+    def found(greedy, beam, p99):
+        times = {"AR greedy": greedy, "AR beam 5": beam}
+        return {"systems": {name: {"latency_ms": {"median": ms, "p99": p99}} for name, ms in times.items()}}
+
+    made = figures.batches_table({1: found(2.0, 4.0, 5.0), 8: found(3.0, 9.0, 12.0)}, "AR greedy", "AR beam 5")
+    assert made.splitlines()[2:] == [
+        "| AR greedy | 2.00 (5.00) | 1.0x / 2.0x | 3.00 (12.0) | 1.0x / 3.0x |",
+        "| AR beam 5 | 4.00 (5.00) | 0.5x / 1.0x | 9.00 (12.0) | 0.3x / 1.0x |",
+    ]
+
+
 def test_verdicts_that_depend_on_the_seed_are_shown():
     parts = {
         "a": [
