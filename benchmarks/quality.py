@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -269,6 +270,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="of updates of each model, instead of the preset's")
     parser.add_argument("--updates", type=int, help="of each model, instead of equal seconds")
     parser.add_argument("--models", default=",".join(MODELS), help="those to take further in this sitting")
+    parser.add_argument("--systems", default="", help="evaluate only those whose names match this regular expression")
     parser.add_argument("--only", choices=("train", "evaluate"), help="what to do in this sitting (default: both)")
     options = parser.parse_args()
     names = options.models.split(",")
@@ -286,14 +288,18 @@ def main() -> int:
                 comparison.distill()
             comparison.train(name, updates[name])
     if options.only != "train":
-        compare(comparison, data, Path(options.results))
+        compare(comparison, data, Path(options.results), options.systems)
     return 0
 
 
-def compare(comparison: Comparison, data: PreparedSet, results: Path) -> None:
-    """Evaluates and times the systems of all trained models, and writes the comparison."""
+def compare(comparison: Comparison, data: PreparedSet, results: Path, pattern: str) -> None:
+    """Evaluates and times the systems of all trained models that `pattern` matches, and writes the comparison."""
     trained = [name for name in MODELS if comparison.is_trained(name)]
-    chosen = comparison.systems(trained)
+    chosen = {
+        name: system
+        for name, system in comparison.systems(trained).items()
+        if name == REFERENCE or re.search(pattern, name)
+    }
     # First what the others are compared with.
     rows = {
         name: comparison.evaluate(name, chosen[name]) for name in sorted(chosen, key=lambda name: name != REFERENCE)
