@@ -13,11 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import pretrained
 
 RESULT = {
-    "facts": {"cpu": "a CPU", "cpu_count": 2, "command": "quality.py --data corpus", "commit": "0123456789"},
+    "facts": {"cpu": "a CPU", "cpu_count": 2, "commit": "9876543210"},
+    "preset": "gpu",
+    "budget_updates": 1980,
     "train_pairs": 431,
     "models": {
-        "ar": {"updates": 1980, "seconds": 720.0, "device": "cpu"},
-        "padir": {"updates": 1980, "seconds": 120.0, "device": "NVIDIA H200"},
+        "ar": {"updates": 1980, "seconds": 720.0, "device": "cpu", "commit": "0123456789"},
+        "padir": {"updates": 1980, "seconds": 120.0, "device": "NVIDIA H200", "commit": "0123456789"},
     },
     "systems": {
         "AR, beam 5": {"bleu": 42.5, "chrf": 57.0},
@@ -69,7 +71,7 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
         "CC-BY 2.0 FR",
         "1,980 updates in 2 minutes on one NVIDIA H200, beside other models.",
         "It is the mean of the",
-        "`python quality.py --data corpus`, at commit 0123456789",
+        "`python benchmarks/quality.py --data=FOLDER --preset=gpu --updates=1980`, at commit 0123456789.",
         "padir translate --run_dir=tiny_padir",
     ):
         assert said in card, said

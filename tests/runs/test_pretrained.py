@@ -29,4 +29,4 @@ def test_each_has_all_its_files_and_is_small(name):
 def test_it_translates(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (found,) = padir.load(name).translate(["Wo ist der Bahnhof?"])
-    assert found.text == "Where is the station?"
+    assert found.text == "Where's the station?"
