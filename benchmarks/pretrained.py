@@ -88,7 +88,7 @@ def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], 
     on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
     unit = "updates" if "budget_updates" in result else "seconds"
-    command = f"python benchmarks/quality.py --data=FOLDER --preset={result['preset']} --{unit}={result[f'budget_{unit}']:.0f}"
+    budget = f"--{unit}={result[f'budget_{unit}']:.0f}"
     chosen = {
         "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
         "mean": "It is the mean of the\nlast five checkpoints.",
@@ -116,7 +116,8 @@ sacreBLEU, {scores["bleu_signature"]}; {scores["chrf_signature"]}. {chosen}
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
   [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.
 * {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {hardware}.
-* Command: `{command}`, at commit {made["commit"]}.
+* Command: `python benchmarks/quality.py --data=FOLDER --preset={result["preset"]} {budget}`,
+  at commit {made["commit"]}.
 
 ## Limits
 

@@ -71,7 +71,7 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
         "CC-BY 2.0 FR",
         "1,980 updates in 2 minutes on one NVIDIA H200, beside other models.",
         "It is the mean of the",
-        "`python benchmarks/quality.py --data=FOLDER --preset=gpu --updates=1980`, at commit 0123456789.",
+        "`python benchmarks/quality.py --data=FOLDER --preset=gpu --updates=1980`,\n  at commit 0123456789.",
         "padir translate --run_dir=tiny_padir",
     ):
         assert said in card, said
