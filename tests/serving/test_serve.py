@@ -37,7 +37,7 @@ def test_a_real_model_translates_and_what_is_in_flight_is_finished(served):
         assert asking.is_alive()
     process.send_signal(signal.SIGTERM)
     asking.join()
-    assert [answer["translatedText"] for answer in answers] == ["I don't have time today."]
+    assert [answer["translatedText"] for answer in answers] == ["I don't have any time today."]
     assert answers[0]["model"] == "tatoeba_de_en_padir" and 1 <= answers[0]["stepsRun"] <= 4
     assert process.wait() == 0
 
