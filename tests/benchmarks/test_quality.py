@@ -221,6 +221,13 @@ def test_trained_on_one_machine_and_evaluated_on_another(run, tmp_path):
     assert "AR, beam 5" in stored["systems"] and "AR, beam 5, last 5 averaged" not in stored["systems"]
 
 
+def test_some_systems_are_evaluated_beside_the_reference(run, tmp_path):
+    run("--models=ar,padir", "--systems=^AR, greedy$|^PaDIR, 4 steps$")
+    stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
+    assert list(stored["systems"]) == ["AR, greedy", "AR, beam 5", "PaDIR, 4 steps"]
+    assert list(stored["models"]) == ["ar", "padir"] and stored["neighbours"] == []
+
+
 def test_another_budget_needs_another_folder(run):
     run("--models=ar", "--seconds=100")
     with pytest.raises(
