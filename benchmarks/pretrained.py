@@ -1,7 +1,7 @@
 """Makes the pretrained models of what `make quality` trained:
 
     python benchmarks/pretrained.py --work=runs/quality_gpu_de_en \\
-      --result=benchmarks/results/quality_tatoeba_de_en_gpu.json
+      --result=benchmarks/results/quality_tatoeba_de_en_gpu.json --student=padir_raw
 
 It exports the teacher and a student in int8, translates the validation split with what it wrote, and writes a model
 card. The card's other figures come from the result.
