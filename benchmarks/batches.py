@@ -1,23 +1,20 @@
-"""Draws the latency of systems against the batch size:
+"""Draws sentences a second against the batch size, from results of `padir benchmark latency` with different batches:
 
-    python benchmarks/batches.py latency_b1.json latency_b8.json latency_b64.json --output=latency.png
+    python benchmarks/batches.py latency_b1.json latency_b8.json latency_b64.json --output=batches.png
 
-The files are results of `padir benchmark latency` with different values of `--batch_size`.
+For one process that measures all batch sizes in turns, see `padir benchmark throughput`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
-
-# Autoregressive systems are black and grey; colour-blind readers can tell the others apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+from padir.benchmark import pictures
 
 
 def main() -> None:
@@ -26,44 +23,24 @@ def main() -> None:
     parser.add_argument("results", nargs="+", type=Path, help="JSON files of padir benchmark latency")
     parser.add_argument("--output", required=True, type=Path, help="the PNG file to write")
     options = parser.parse_args()
-    draw(options.output, [json.loads(path.read_text(encoding="utf-8")) for path in options.results])
+    results = {path: json.loads(path.read_text(encoding="utf-8")) for path in options.results}
+    first = results[options.results[0]]
+    for path, result in results.items():
+        if list(result["systems"]) != list(first["systems"]) or result["facts"]["device"] != first["facts"]["device"]:
+            sys.exit(f"{path}: has other systems or another device than {options.results[0]}")
+    pictures.throughputs(options.output, rates(list(results.values())))
 
 
-def draw(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Draws median milliseconds a batch against the batch size, one line a system.
-
-    Args:
-      path: the PNG file to write.
-      results: of `padir benchmark latency`, for the same systems.
-    """
+def rates(results: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """Sentences per second of each system, by batch size in ascending order, at the median latency."""
     ordered = sorted(results, key=lambda result: result["batch_size"])
-    names = list(ordered[0]["systems"])
-    kinds = {name: [other for other in names if other.startswith("AR") == name.startswith("AR")] for name in names}
-    figure = Figure(figsize=(11, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for name in names:
-        at = kinds[name].index(name)
-        autoregressive = name.startswith("AR")
-        axes.plot(
-            [result["batch_size"] for result in ordered],
-            [result["systems"][name]["latency_ms"]["median"] for result in ordered],
-            marker="s" if autoregressive else "o",
-            color=("black", "#777777")[at % 2] if autoregressive else _COLOURS[at % len(_COLOURS)],
-            linestyle=("-", "--", ":")[at // (2 if autoregressive else len(_COLOURS)) % 3],
-            label=name,
-        )
-    sizes = [result["batch_size"] for result in ordered]
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(ScalarFormatter())
-    axes.set_xlabel("sentences in a batch")
-    axes.set_ylabel("median milliseconds per batch, host to host")
-    axes.set_title(ordered[0]["facts"]["device"])
-    axes.grid(alpha=0.3, which="both")
-    figure.legend(loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=120)
+    return {
+        name: {
+            result["batch_size"]: 1e3 * result["batch_size"] / result["systems"][name]["latency_ms"]["median"]
+            for result in ordered
+        }
+        for name in ordered[0]["systems"]
+    }
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from quality import PRESETS, ROOT, has_model, run_padir
+from quality import PRESETS, ROOT, run_padir
 from quality_models import TEACHER, systems, training_arguments, warm_up
+from quality_runs import has_model
 
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet

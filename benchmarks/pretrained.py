@@ -27,6 +27,7 @@ from padir.runs.convert import export_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 _LANGUAGES = {"de": "German", "en": "English"}
+_TYPES = {"F32": "float32", "BF16": "bfloat16"}
 
 
 def main() -> int:
@@ -34,7 +35,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="work folder of quality.py")
     parser.add_argument("--result", type=Path, required=True, help="the JSON that it wrote")
-    parser.add_argument("--student", choices=[name for name in MODELS if name != TEACHER], default="padir")
+    students = [name for name in MODELS if not MODELS[name].autoregressive]
+    parser.add_argument(
+        "--student", choices=students, required=True, help="the model that is exported beside the teacher"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "pretrained", help="the folder that the models go to")
     options = parser.parse_args()
     result = json.loads(options.result.read_text(encoding="utf-8"))
@@ -82,17 +86,18 @@ def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], 
     as_trained = result["systems"][system]
     made = result["models"][model]
     origin = "the text itself" if not recipe.distilled else "the translations of the AR model beside this one"
+    start = "" if recipe.start is None else f" It started with the parameters of {MODELS[recipe.start].title}."
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
     facts = result["facts"]
     on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
-    unit = "updates" if "budget_updates" in result else "seconds"
-    budget = f"--{unit}={result[f'budget_{unit}']:.0f}"
+    checkpoint = _checkpoint(model)
+    before = _TYPES[made["kept_as"][checkpoint]]
     chosen = {
         "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
         "mean": "It is the mean of the\nlast five checkpoints.",
-    }[_checkpoint(model)]
+    }[checkpoint]
     return f"""# {name}
 
 {languages}, for everyday sentences: {kind} with {scores["parameters"]:,} parameters, stored as int8.
@@ -107,17 +112,16 @@ echo "…" | padir translate --run_dir={name}
 | on {scores["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
 |---|---:|---:|
 | these files: {system} | {scores["bleu"]:.2f} | {scores["chrf"]:.2f} |
-| before rounding to int8 | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |
+| before rounding to int8, in {before} | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |
 
 sacreBLEU, {scores["bleu_signature"]}; {scores["chrf_signature"]}. {chosen}
 
 ## Training
 
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
-  [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.
+  [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.{start}
 * {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {hardware}.
-* Command: `python benchmarks/quality.py --data=FOLDER --preset={result["preset"]} {budget}`,
-  at commit {made["commit"]}.
+* Command: `python {made["command"]}`, at commit {made["commit"]}.
 
 ## Limits
 

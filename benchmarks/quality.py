@@ -1,4 +1,4 @@
-"""Quality on real text: a teacher, PaDIR and its rivals, trained for equally many seconds and compared.
+"""Quality on real text: a teacher, PaDIR and its rivals, trained equally long and compared.
 
 `make quality DATA=folder PRESET=cpu` trains the models of quality_models.py one after another. They have one vocabulary
 and, but for the shallow ones, one shape. Each may update its parameters for the same number of seconds: how many
@@ -12,7 +12,8 @@ quality_<task>_<preset>.{json,png,html} of everything that is there so far.
 
 Where all machines are alike, equal seconds are fair. Where several models are trained side by side, seconds say little:
 `--updates` then gives every model as many updates. `--only=train` ends after training, and `--only=evaluate` goes on
-with the work folder on another machine, where an accelerator is not needed.
+on another machine. There the work folder must hold data/ and facts/, and of each model best/ or mean/; these may be
+exports (`padir export`), too, which are smaller.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -31,6 +31,7 @@ from typing import Any
 import jax
 from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments, warm_up
 from quality_report import draw, frontier, neighbours, outputs_page, table
+from quality_runs import has_model, seconds_of_updates, stored_type
 
 from padir.benchmark.facts import run_facts
 from padir.benchmark.latency import Asked
@@ -70,15 +71,15 @@ class Comparison:
         self._reverse, self._updates = reverse, updates
         budget = {"budget_seconds": default if seconds is None else seconds}
         self.budget: dict[str, float] = budget if updates is None else {"budget_updates": updates}
-        self._clock, self._compiled = work / "seconds.json", work / "compiled"
+        self._clock, self._compiled = work / "seconds", work / "compiled"
         self._evaluated = ""
-        work.mkdir(parents=True, exist_ok=True)
+        self._clock.mkdir(parents=True, exist_ok=True)
         self._claim(work / "comparison.json", {"preset": preset, "reverse": reverse} | self.budget)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each phase, in all sittings; several may be under way at once."""
-        return json.loads(self._clock.read_text()) if self._clock.exists() else {}
+        """Of each phase, in all sittings."""
+        return {path.name: float(path.read_text()) for path in sorted(self._clock.iterdir())}
 
     @staticmethod
     def _claim(path: Path, settings: dict) -> None:
@@ -100,9 +101,9 @@ class Comparison:
             status = run_padir([*arguments, f"--compilation_cache={self._compiled}"])
         finally:
             # The time of an interrupted start counts, because the next start continues from its checkpoints.
-            known = self.seconds
-            known[name] = known.get(name, 0.0) + time.perf_counter() - began
-            write_text(self._clock, json.dumps(known, indent=1) + "\n")
+            # Each phase has a file of its own, because several may be under way at once.
+            spent = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            write_text(self._clock / name, f"{spent}\n")
         if status:
             sys.exit(status)
 
@@ -176,7 +177,7 @@ class Comparison:
         updates = recorded_settings(run)["num_steps"]
         seconds = seconds_of_updates(read_metrics(run / METRICS_FOLDER / "metrics.jsonl"))
         made = {"updates": updates, "best_after": best, "seconds": seconds, "update_seconds": seconds / updates}
-        made |= {name: facts[name] for name in ("commit", "device", "cpu", "cpu_features", "date")}
+        made |= {name: facts[name] for name in ("commit", "command", "device", "cpu", "cpu_features", "date")}
         self._facts(model).parent.mkdir(exist_ok=True)
         write_text(self._facts(model), json.dumps(made) + "\n")
 
@@ -185,8 +186,12 @@ class Comparison:
         return self._facts(model).exists()
 
     def made(self, model: str) -> dict[str, Any]:
-        """What is recorded of how a model was made."""
-        return json.loads(self._facts(model).read_text())
+        """What is recorded of how a model was made, and the type that each of its checkpoints is kept in."""
+        found = json.loads(self._facts(model).read_text())
+        if "updates" not in found:
+            sys.exit(f"{self._facts(model)}: is of an earlier version of this script; choose another --work")
+        kinds = [kind for kind in ("best", "mean") if has_model(self.folder(kind, model))]
+        return found | {"kept_as": {kind: stored_type(self.folder(kind, model)) for kind in kinds}}
 
     def distill(self) -> None:
         """Lets the teacher translate the corpus, unless it has."""
@@ -267,8 +272,9 @@ def main() -> int:
     parser.add_argument("--reverse", action="store_true", help="English to German")
     parser.add_argument("--work", help="folder of data sets and runs (default: runs/quality_<preset>_<direction>)")
     parser.add_argument("--results", default=str(ROOT / "results"), help="folder of the JSON, the picture and the page")
-    parser.add_argument("--seconds", type=float, help="of updates of each model, instead of the preset's")
-    parser.add_argument("--updates", type=int, help="of each model, instead of equal seconds")
+    budgets = parser.add_mutually_exclusive_group()
+    budgets.add_argument("--seconds", type=float, help="of updates of each model, instead of the preset's")
+    budgets.add_argument("--updates", type=int, help="of each model, instead of equal seconds")
     parser.add_argument("--models", default=",".join(MODELS), help="those to take further in this sitting")
     parser.add_argument("--systems", default="", help="evaluate only those whose names match this regular expression")
     parser.add_argument("--only", choices=("train", "evaluate"), help="what to do in this sitting (default: both)")
@@ -276,6 +282,13 @@ def main() -> int:
     names = options.models.split(",")
     if unknown := [name for name in names if name not in MODELS]:
         parser.error(f"--models: unknown {unknown[0]!r}; choose from {', '.join(MODELS)}")
+    for name in ("seconds", "updates"):
+        if (given := getattr(options, name)) is not None and given <= 0:
+            parser.error(f"--{name}: {given} is not above 0")
+    try:
+        re.compile(options.systems)
+    except re.error as error:
+        parser.error(f"--systems: {options.systems!r} is no regular expression: {error}")
     direction = "en_de" if options.reverse else "de_en"
     work = Path(options.work or f"runs/quality_{options.preset}_{direction}")
     budget = {"seconds": options.seconds, "updates": options.updates}
@@ -300,6 +313,10 @@ def compare(comparison: Comparison, data: PreparedSet, results: Path, pattern: s
         for name, system in comparison.systems(trained).items()
         if name == REFERENCE or re.search(pattern, name)
     }
+    if REFERENCE not in chosen:
+        sys.exit(
+            f"{comparison.work}: has no trained teacher, with which all are compared; run --models={TEACHER} first"
+        )
     # First what the others are compared with.
     rows = {
         name: comparison.evaluate(name, chosen[name]) for name in sorted(chosen, key=lambda name: name != REFERENCE)
@@ -308,24 +325,20 @@ def compare(comparison: Comparison, data: PreparedSet, results: Path, pattern: s
     made = {name: comparison.made(name) for name in trained}
     # What there is if the latencies do not come to their end.
     _write(comparison.work / "without_latency", comparison, data, rows, made, chosen)
-    # The other checkpoint of a model decodes as fast as the first.
-    others = ("averaged", "lowest loss")
-    timed = comparison.latency(data, {name: each for name, each in chosen.items() if not name.endswith(others)})
+    # Of a model's two checkpoints, one is timed.
+    timed = comparison.latency(
+        data,
+        {
+            name: system
+            for name, system in chosen.items()
+            if not name.endswith(("averaged", "lowest loss")) or main_system(system.model) not in chosen
+        },
+    )
     for name, times in timed.items():
         rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
         rows[name]["timed_decode"] = repr(chosen[name].decode())
     _write(results, comparison, data, rows, made, chosen)
     print(table(rows))
-
-
-def seconds_of_updates(records: Sequence[dict[str, Any]]) -> float:
-    """The time that the updates of a run took, by its metrics: each record has their mean since the one before."""
-    total, last = 0.0, 0
-    for record in records:
-        if "train/step_seconds" in record:
-            total += record["train/step_seconds"] * (record["step"] - last)
-            last = record["step"]
-    return total
 
 
 def _write(
@@ -364,17 +377,6 @@ def _write(
     if any("latency_ms" in row for row in rows.values()):
         draw(folder / f"{name}.png", rows, {each: system.model for each, system in chosen.items()}, title)
     write_text(folder / f"{name}.html", outputs_page(title, examples, outputs))
-
-
-def has_model(run_dir: str) -> bool:
-    """Whether a run directory exists and has a whole checkpoint; removes what an interrupted start left of one."""
-    if not Path(run_dir).exists():
-        return False
-    with Checkpointer(run_dir, read_only=True) as checkpointer:
-        if checkpointer.steps():
-            return True
-    shutil.rmtree(run_dir)
-    return False
 
 
 def _file_name(system: str) -> str:

@@ -96,7 +96,7 @@ def systems(models: Iterable[str]) -> dict[str, System]:
             found[f"{recipe.title}, beam 5"] = System(model, "decode/ar_beam5.gin")
             found[_averaged(f"{recipe.title}, beam 5")] = System(model, "decode/ar_beam5.gin", averaged=True)
             continue
-        # The loss of a student, on human translations, soon rises, while its own translations still become better.
+        # The loss of a student is measured on human translations; it can rise while its translations become better.
         mean = {"averaged": recipe.distilled}
         for steps in STEPS:
             name = f"{recipe.title}, {steps} step{'s' if steps > 1 else ''}"

@@ -331,13 +331,13 @@ def describe(updates: Updates, timing: Timing, machine: float, shape: dict[str, 
         "xla_gflop": updates.xla_flops / 1e9,
         "gflops_per_second": rate,
         "of_machine": rate / machine,
-    } | _mfu(rate)
+    } | _of_peak(rate)
 
 
-def _mfu(rate: float) -> dict[str, float]:
-    """Model FLOPs utilisation at a rate [GFLOP/s], of accelerators whose bfloat16 peak is known."""
+def _of_peak(rate: float) -> dict[str, float]:
+    """A rate [GFLOP/s] over the device's peak in bfloat16, whatever the type of the products; {} if it is not known."""
     peak = peak_flops(jax.devices()[0].device_kind)
-    return {} if peak is None else {"mfu": 1e9 * rate / peak}
+    return {} if peak is None else {"of_bfloat16_peak": 1e9 * rate / peak}
 
 
 def _against_t5x(name: str, timing: Timing) -> dict[str, float]:
@@ -361,19 +361,19 @@ def table(result: dict[str, Any]) -> str:
                 "machine_gflops_per_second": row["machine_gflops_per_second"]
             }
     lines = [
-        "| model | compile s | n | median ms | 95% | p99 | tok/s | GFLOP | GFLOP/s | plain | share | MFU | T5X / it |",
+        "| model | compile s | n | ms | 95% | p99 | tok/s | GFLOP | GFLOP/s | plain | share | of bf16 peak | T5X |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in rows.items():
         step, plain = row["step_ms"], max(row["machine_gflops_per_second"].values())
         low, high = step["median_ci95"]
         share = f"{100 * row['of_machine']:.0f}%" if "of_machine" in row else "–"
-        mfu = f"{100 * row['mfu']:.1f}%" if "mfu" in row else "–"
+        of_peak = f"{100 * row['of_bfloat16_peak']:.1f}%" if "of_bfloat16_peak" in row else "–"
         against = f"{row['speed_up_over_t5x']:.2f}x" if "speed_up_over_t5x" in row else "–"
         lines.append(
             f"| {name} | {row['compile_seconds']:.0f} | {step['n']} | {step['median']:.0f} | {low:.0f}–{high:.0f} | "
             f"{step['p99']:.0f} | {row['tokens_per_second']:.0f} | {row['gflop']:.0f} | "
-            f"{row['gflops_per_second']:.0f} | {plain:.0f} | {share} | {mfu} | {against} |"
+            f"{row['gflops_per_second']:.0f} | {plain:.0f} | {share} | {of_peak} | {against} |"
         )
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
@@ -32,6 +33,7 @@ from padir.models.description import model_from_dict, model_to_dict
 from padir.models.kinds import Model
 from padir.nn.layers import MAX_DISTANCE
 from padir.nn.network import NetworkConfig
+from padir.nn.weights import to_int8
 from padir.types import EOS_ID, PAD_ID, PyTree
 
 CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE = "config.json", "model.safetensors", "spiece.model"
@@ -90,7 +92,7 @@ def load(path: str | os.PathLike, *, num_pieces: int | None = None) -> Imported:
     ours = _described(config, folder / CONFIG_FILE)
     tensors = _read_tensors(folder)
     if ours is not None and config.get("model_type") == _OUR_KEY:
-        return t5x.model_from_params(_widened(tensors), ours, source=str(path))
+        return t5x.model_from_params(_widened(tensors, folder), ours, source=str(path))
     network, rows = _network(config, folder / CONFIG_FILE)
     longest = config.get("n_positions", t5x.LONGEST)
     model = ours or AutoregressiveModel(
@@ -169,23 +171,30 @@ def save(
 
 
 def _narrowed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Float32 arrays, those with two axes or more as int8 beside a scale [...] for each row [..., n]."""
+    """Arrays in float32, but those with two axes or more as int8 beside a scale [...] for each row [..., n]."""
     found: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
-        tensor = np.ascontiguousarray(tensor, np.float32)
+        found[name] = np.ascontiguousarray(tensor, np.float32)
         if tensor.ndim > 1:
-            scale = np.abs(tensor).max(-1) / 127
-            found[name + _SCALE] = scale
-            tensor = np.rint(tensor / np.where(scale == 0, 1, scale)[..., None]).astype(np.int8)
-        found[name] = tensor
+            rounded, scale = jax.device_get(to_int8(found[name]))
+            found |= {name: rounded, name + _SCALE: scale[..., 0]}
     return found
 
 
-def _widened(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _widened(tensors: Mapping[str, np.ndarray], source: Path) -> dict[str, np.ndarray]:
     """What `_narrowed` was given, up to rounding; arrays without a scale as they are."""
-    scales = {name: tensors[name + _SCALE] for name in tensors if name + _SCALE in tensors}
-    rest = {name: tensor for name, tensor in tensors.items() if name.removesuffix(_SCALE) not in scales}
-    return rest | {name: tensors[name] * scale[..., None] for name, scale in scales.items()}
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        scale = found.pop(name + _SCALE, None)
+        if scale is None:
+            continue
+        if tensor.dtype != np.int8 or scale.shape != tensor.shape[:-1]:
+            raise PadirError(
+                f"{source}: damaged, {name + _SCALE} of shape {list(scale.shape)} is no scale for the rows of {name}, "
+                f"{tensor.dtype} {list(tensor.shape)}"
+            )
+        found[name] = tensor * scale[..., None]
+    return found
 
 
 def _is_ours(path: Path) -> bool:

@@ -105,17 +105,17 @@ class Int8(nnx.Module):
     """
 
     def __init__(self, weight: Array):
-        scaled, scale = _to_int8(weight)
+        scaled, scale = to_int8(weight)
         self.weight, self.scale = nnx.Param(scaled), nnx.Param(scale[:, 0])
 
     def __call__(self, x: Array, dtype: jnp.dtype) -> Array:
         """x [..., in] → [..., out] in `dtype`."""
-        rounded, scale = _to_int8(x)
+        rounded, scale = to_int8(x)
         summed = project(self.weight[...], rounded, jnp.dtype("int32"))
         return (summed.astype(jnp.float32) * scale * self.scale[...]).astype(dtype)
 
 
-def _to_int8(x: Array) -> tuple[Array, Array]:
+def to_int8(x: Array) -> tuple[Array, Array]:
     """x [..., n] → (int8 [..., n], scale [..., 1] float32) whose product is nearly x; a row of zeros has scale 1."""
     x = x.astype(jnp.float32)
     largest = jnp.abs(x).max(axis=-1, keepdims=True)

@@ -12,14 +12,13 @@ from padir.decoding.refinement import Refinement
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import pretrained
 
+MADE = {"commit": "0123456789", "command": "quality.py --data corpus", "kept_as": {"best": "F32", "mean": "BF16"}}
 RESULT = {
     "facts": {"cpu": "a CPU", "cpu_count": 2, "commit": "9876543210"},
-    "preset": "gpu",
-    "budget_updates": 1980,
     "train_pairs": 431,
     "models": {
-        "ar": {"updates": 1980, "seconds": 720.0, "device": "cpu", "commit": "0123456789"},
-        "padir": {"updates": 1980, "seconds": 120.0, "device": "NVIDIA H200", "commit": "0123456789"},
+        "ar": {"updates": 1980, "seconds": 720.0, "device": "cpu"} | MADE,
+        "padir": {"updates": 1980, "seconds": 120.0, "device": "NVIDIA H200"} | MADE,
     },
     "systems": {
         "AR, beam 5": {"bleu": 42.5, "chrf": 57.0},
@@ -42,7 +41,12 @@ def made(tiny, tmp_path_factory):
     stale = folder / "models" / "tiny_ar" / "stale"
     stale.parent.mkdir(parents=True)
     stale.touch()
-    options = [f"--work={work}", f"--result={folder / 'result.json'}", f"--output={folder / 'models'}"]
+    options = [
+        f"--work={work}",
+        f"--result={folder / 'result.json'}",
+        f"--output={folder / 'models'}",
+        "--student=padir",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pretrained.py", *options])
         patch.setattr(pretrained, "_LANGUAGES", {"": "Synthetic"} | {name: name for name in ("src", "tgt", "de", "en")})
@@ -66,12 +70,13 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
     assert card.startswith("# tiny_padir\n")
     for said in (
         "PaDIR, 4 steps, 5 lengths",
-        "| before rounding to int8 | 40.50 | 55.00 |",
+        "| before rounding to int8, in bfloat16 | 40.50 | 55.00 |",
         "431 sentence pairs",
         "CC-BY 2.0 FR",
         "1,980 updates in 2 minutes on one NVIDIA H200, beside other models.",
         "It is the mean of the",
-        "`python benchmarks/quality.py --data=FOLDER --preset=gpu --updates=1980`,\n  at commit 0123456789.",
+        "`python quality.py --data corpus`, at commit 0123456789.",
+        "It started with the parameters of AR.",
         "padir translate --run_dir=tiny_padir",
     ):
         assert said in card, said

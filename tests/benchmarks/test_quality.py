@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from padir.decoding.remasking import RemaskNothing
 from padir.decoding.verified import Verified
 from padir.models import padir_decoding
 from padir.models.kinds import DECODE_CONFIGS
+from padir.runs.convert import export_checkpoint
 from padir.types import TokenIds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -226,6 +228,55 @@ def test_some_systems_are_evaluated_beside_the_reference(run, tmp_path):
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     assert list(stored["systems"]) == ["AR, greedy", "AR, beam 5", "PaDIR, 4 steps"]
     assert list(stored["models"]) == ["ar", "padir"] and stored["neighbours"] == []
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--seconds=5", "--updates=5"], "argument --updates: not allowed with argument --seconds"),
+        (["--updates=0"], "--updates: 0 is not above 0"),
+        (["--seconds=-1"], "--seconds: -1.0 is not above 0"),
+        (["--systems=("], "--systems: '\\(' is no regular expression: missing"),
+    ],
+)
+def test_mistaken_options_are_refused_before_anything_is_done(run, capsys, options, message):
+    with pytest.raises(SystemExit):
+        run(*options)
+    assert re.search(message, capsys.readouterr().err) and not run.commands.calls
+
+
+def test_without_a_teacher_nothing_is_compared(run):
+    with pytest.raises(SystemExit, match="has no trained teacher, .*; run --models=ar first"):
+        run("--only=evaluate")
+
+
+def test_a_folder_of_an_earlier_version_is_refused(run, tmp_path):
+    run("--models=ar")
+    (tmp_path / "work" / "facts" / "ar.json").write_text(json.dumps({"commit": "0123456789"}))
+    with pytest.raises(SystemExit, match="ar.json: is of an earlier version of this script; choose another --work"):
+        run("--models=ar")
+
+
+def test_models_may_be_exports(run, tiny, tmp_path):
+    run("--models=ar,padir", "--only=train")
+    for kind, name, dtype in (("best", "ar", "bfloat16"), ("mean", "padir", "int8")):
+        folder = tmp_path / "work" / kind / name
+        shutil.rmtree(folder)
+        export_checkpoint(run_dir=str(getattr(tiny, name)), output_dir=str(folder), dtype=dtype)
+    assert run("--only=evaluate") == 0
+    models = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())["models"]
+    assert models["ar"]["kept_as"] == {"best": "BF16", "mean": "F32"}
+    assert models["padir"]["kept_as"] == {"best": "F32", "mean": "I8"}
+    assert models["ar"]["command"].endswith("--only=train")
+
+
+def test_a_checkpoint_that_is_alone_is_timed(run, tmp_path):
+    run("--models=ar,padir", "--only=train")
+    shutil.rmtree(tmp_path / "work" / "mean" / "padir")
+    run("--only=evaluate")
+    systems = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())["systems"]
+    assert [name for name in systems if "PaDIR" in name] == ["PaDIR, 4 steps, 5 lengths, lowest loss"]
+    assert "latency_ms" in systems["PaDIR, 4 steps, 5 lengths, lowest loss"]
 
 
 def test_another_budget_needs_another_folder(run):

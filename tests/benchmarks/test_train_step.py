@@ -62,12 +62,14 @@ def test_figures_by_hand(script, monkeypatch):
     assert row["gflop"] == flop / 1e9 and row["xla_gflop"] == 4.0
     assert row["gflops_per_second"] == pytest.approx(2 * flop / 1e9)
     assert row["of_machine"] == pytest.approx(2 * flop / 1e10)
-    assert "mfu" not in row, "of a CPU no peak is known"
+    assert "of_bfloat16_peak" not in row, "of a CPU no peak is known"
     monkeypatch.setattr(script, "peak_flops", lambda kind: 1e12)
     row = script.describe(Updates, timing, 10.0, {"batch": 2, "source": 6, "target": 5})
-    assert row["mfu"] == pytest.approx(2 * flop / 1e12)
+    assert row["of_bfloat16_peak"] == pytest.approx(2 * flop / 1e12)
     assert script._against_t5x("AR", timing) == {"t5x_ms": 1586.0, "speed_up_over_t5x": pytest.approx(3.172)}
     assert script._against_t5x("PaDIR, 1 stage", timing) == {}
+    monkeypatch.setattr(script.jax, "default_backend", lambda: "gpu")
+    assert script._against_t5x("AR", timing) == {}, "T5X was timed on a CPU"
 
 
 @pytest.mark.slow

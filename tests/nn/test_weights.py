@@ -152,7 +152,7 @@ def test_int8_decodes_what_the_same_rounding_in_float32_decodes(name, monkeypatc
     params = model.for_decoding(params_of(model), "int8")
 
     def plainly(self, x, dtype):
-        rounded, scale = weights._to_int8(x)
+        rounded, scale = weights.to_int8(x)
         product = jnp.einsum("...i,oi->...o", rounded.astype(FLOAT32), self.weight[...].astype(FLOAT32))
         return (product * scale * self.scale[...]).astype(dtype)
 

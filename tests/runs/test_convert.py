@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import padir
 from padir.cli import main as cli
@@ -181,10 +182,34 @@ def test_rows_of_int8_by_hand():
     narrow = huggingface._narrowed({"table": table, "norm": np.array([0.5, 2.0], np.float32)})
     assert narrow["table"].dtype == np.int8
     assert narrow["table"].tolist() == [[127, -64, 1], [0, 0, 0], [-127, 64, 0]]
-    np.testing.assert_allclose(narrow["table.scale"], [1.0, 0.0, 0.02], rtol=1e-6)
-    wide = huggingface._widened(narrow)
+    np.testing.assert_allclose(narrow["table.scale"], [1.0, 1.0, 0.02], rtol=1e-6)
+    wide = huggingface._widened(narrow, Path("folder"))
     assert set(wide) == {"table", "norm"} and wide["norm"].tolist() == [0.5, 2.0]
     np.testing.assert_allclose(wide["table"], [[127, -64, 1], [0, 0, 0], [-2.54, 1.28, 0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"table.scale": np.ones((2,), np.float32)}, r"table.scale of shape \[2\] is no scale for the rows of table"),
+        ({"table.scale": np.ones((3, 1), np.float32)}, r"table.scale of shape \[3, 1\] is no scale"),
+        ({"table": np.ones((3, 3), np.float32)}, r"the rows of table, float32 \[3, 3\]"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(change, message):
+    narrow = huggingface._narrowed({"table": np.eye(3, dtype=np.float32)})
+    with pytest.raises(PadirError, match=message):
+        huggingface._widened(narrow | change, Path("folder"))
+
+
+def test_int8_without_its_scales_is_refused(t5_folder, pieces, tmp_path, mesh):
+    import_checkpoint(source=t5_folder, output_dir=str(tmp_path / "run"), vocabulary=pieces)
+    export_checkpoint(run_dir=str(tmp_path / "run"), output_dir=str(tmp_path / "out"), dtype="int8")
+    path = tmp_path / "out" / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file({name: each for name, each in tensors.items() if not name.endswith(".scale")}, path)
+    with pytest.raises(PadirError, match="holds int8, not floating-point numbers"):
+        open_model(tmp_path / "out", mesh)
 
 
 class TestPretrained:
