@@ -236,10 +236,9 @@ _ALL = (
     Command(
         "analyze topics",
         "padir.topics.analysis:analyze_topics",
-        "compare embeddings and attention of words by topic, in the arrays of any model",
-        "padir analyze topics --embedding=embedding.npy --attention=attention.npz --topics=topics.json "
-        "--output=runs/topics.json",
-        note="The formats of the three files are described under their flags. Each of the two arrays may be missing.",
+        "compare embeddings and attention of words by topic, in a run or in the arrays of any model",
+        "padir analyze topics --run_dir=runs/padir --inputs input.txt --topics=topics.json --output=runs/topics.json",
+        note="In the place of a run, --embedding=embedding.npy and --attention=attention.npz take arrays of any model.",
         configuration=_beside("{output}.gin"),
         local=("output",),
     ),

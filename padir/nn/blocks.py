@@ -35,6 +35,11 @@ class EncoderLayer(nnx.Module):
         fed = self.mlp(self.pre_mlp_layer_norm(x), keys[2])
         return residual(x + dropout(fed, self.dropout_rate, keys[3]))
 
+    def attention_weights(self, x: Array, bias: Array) -> Array:
+        """Those that a call with x [B, Ls, E] and bias [B, H, Ls, Ls] has, without dropout: [B, H, Ls, Ls] float32."""
+        query, keys = self.attention.query_key_value(self.pre_attention_layer_norm(x))
+        return self.attention.weights(query, keys.key, bias)
+
 
 class DecoderLayer(nnx.Module):
     """Self-attention, positional attention if any, cross-attention, MLP."""

@@ -70,6 +70,15 @@ class Encoder(nnx.Module):
         x, _ = stack.through(self.layers, lambda of, x, key: (rematerialised(of)(x, bias, key), None), x, of_layers)
         return dropout(self.encoder_norm(x), self.dropout_rate, last)
 
+    def attention_weights(self, x: Array, mask: Array) -> Array:
+        """x [B, Ls, E], mask [B, 1, Ls, Ls] bool → weights of all layers [B, layers, H, Ls, Ls] float32."""
+        bias = self.relpos_bias(x.shape[1]) + masks.to_bias(mask)
+        found = []
+        for layer in self.layers:
+            found.append(layer.attention_weights(x, bias))
+            x = layer(x, bias, None)
+        return jnp.stack(found, 1)
+
 
 class Decoder(nnx.Module):
     """Embedded target → hidden states, given a plan."""
@@ -168,6 +177,11 @@ class EncoderDecoder(nnx.Module):
     def encode(self, tokens: Array, dropout_key: Array | None = None) -> Array:
         """Source tokens [B, Ls] int32 → encoder output [B, Ls, E]."""
         return self.encoder(residual(self.token_embedder(tokens)), masks.encoder_mask(tokens), dropout_key)
+
+    def encoder_attentions(self, tokens: Array) -> Array:
+        """Source tokens [B, Ls] int32 → weights of the encoder [B, layers, H, Ls, Ls] float32, queries before keys."""
+        x = residual(self.token_embedder(tokens))
+        return self.encoder.attention_weights(x, masks.encoder_mask(tokens))
 
     def plan(self, encoded: Array, source_tokens: Array, target: Array | int) -> DecodePlan:
         """Computes what all steps of a decode, or all stages of training, share.

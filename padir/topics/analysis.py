@@ -1,22 +1,24 @@
-"""`padir analyze topics`: the statistics of Tables 2.3 to 2.5 for arrays of any pretrained model (section 2.1.6)."""
+"""`padir analyze topics`: the statistics of Tables 2.3 to 2.5 for a run, or for arrays of any model (section 2.1.6)."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from padir.benchmark.facts import run_facts
+from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.files.atomic import write_text
 from padir.files.paths import as_path, local_path
 from padir.files.reading import open_for_reading
+from padir.inference.translator import load
 from padir.theory.experiment import plain
-from padir.topics import thesis
+from padir.topics import encoders, thesis
 from padir.topics.block_statistics import (
     DIFFERENT,
     SAME_TOPIC,
@@ -29,12 +31,16 @@ from padir.topics.block_statistics import (
     membership,
     top_pairs,
 )
+from padir.types import UNK_ID
 
 
 def analyze_topics(
     *,
     topics: str,
     output: str,
+    run_dir: str | None = None,
+    inputs: Sequence[str] = (),
+    num_examples: int | None = None,
     embedding: str | None = None,
     attention: str | None = None,
     one_topic: bool = False,
@@ -45,8 +51,16 @@ def analyze_topics(
 
     Args:
       topics: a JSON file {"vocabulary": V, "topics": {"name": [word, …], …}}; words are token ids from 0 to V - 1.
-        Leave out stop words and special tokens, and keep a topic's likeliest words only.
+        Leave out stop words and special tokens, and keep a topic's likeliest words only. For a `run_dir`, words may
+        also be text, and V may be left out. Text that the run's vocabulary cuts into pieces has no embedding of its
+        own; it takes no part and is listed.
       output: the JSON file to write.
+      run_dir: a run directory, or anything else that `padir.load` opens, whose input embeddings, and attention in the
+        encoder, are compared.
+      inputs: text files of one source sentence a line, for the attention of `run_dir`. All weights are kept in memory,
+        4 bytes · layers · heads · N² a sentence of N tokens. Lines that the model cannot read, because they are empty
+        or too long, are left out and listed.
+      num_examples: number of those sentences, from the first one on; None takes all.
       embedding: an .npy file of input embeddings, [V, d] of floats. Their cosines and dot products are compared.
       attention: an .npz file with two arrays for each sentence i = 0, 1, …: tokens_i, [N] integers, and attention_i,
         [..., N, N] of floats, queries before keys, so that rows sum to 1; axes of layers and heads come first. Weights
@@ -59,18 +73,34 @@ def analyze_topics(
       of words that occur together in most sentences, to compare with those of the same topic (Table 2.5).
 
     Raises:
-      PadirError: a file is missing or has other contents than described, or neither embedding nor attention is given.
+      PadirError: a file is missing or has other contents than described, or nothing, or both a run and arrays, are
+        given.
     """
-    if embedding is None and attention is None:
-        raise PadirError("nothing to analyze; give --embedding=E.npy, --attention=A.npz or both")
-    members, count = _members(topics, one_topic)
+    if run_dir is not None and (embedding is not None or attention is not None):
+        raise PadirError("analyze_topics.run_dir: has embeddings and attention of its own; leave the arrays out")
+    if run_dir is None and (inputs or num_examples is not None):
+        raise PadirError("analyze_topics.inputs: is for the attention of a run; give --run_dir, too, or leave it out")
+    if run_dir is not None:
+        translator = load(run_dir)
+        members, count, words_left_out = _members(topics, one_topic, translator.vocabulary)
+        vectors = encoders.embedding_of(translator)
+        # The table has rows for reserved ids, which have no topic.
+        members = np.pad(members, ((0, len(vectors) - len(members)), (0, 0)))
+        sentences, lines_left_out = encoders.sentences_of(translator, inputs, num_examples) if inputs else (None, [])
+    elif embedding is None and attention is None:
+        raise PadirError("nothing to analyze; give --run_dir=RUN, --embedding=E.npy or --attention=A.npz")
+    else:
+        members, count, _ = _members(topics, one_topic, None)
+        vectors = None if embedding is None else _embedding(embedding, len(members))
+        sentences = None if attention is None else list(_sentences(attention, len(members)))
     result: dict[str, Any] = {"words": int(members.any(axis=1).sum()), "topics": members.shape[1]}
-    vectors = None
-    if embedding is not None:
-        vectors = _embedding(embedding, len(members))
+    if run_dir is not None:
+        result |= {"run_dir": str(run_dir), "step": translator.step}
+        result |= {"words left out": words_left_out, "lines left out": lines_left_out}
+    if vectors is not None:
         result |= {name: _summary(means) for name, means in embedding_statistics(vectors, members).items()}
-    if attention is not None:
-        sentences = list(_sentences(attention, len(members)))
+    if sentences is not None:
+        result["sentences"] = len(sentences)
         result["attention"] = _summary(attention_statistics(sentences, members))
         result["attention, not corrected"] = _summary(attention_statistics(sentences, members, length_correction=False))
         pairs = top_pairs((tokens for tokens, _ in sentences), members, count)
@@ -96,8 +126,12 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         f"same topic / different topic, {result['words']} words of {result['topics']} topics",
         f"{'':32}" + " ".join(f"{name:>10}" for name in columns),
-        f"{'these arrays':32}{ours}",
+        f"{'here':32}{ours}",
     ]
+    if left := result.get("words left out"):
+        lines.insert(1, f"{len(left)} words are no piece of the vocabulary and take no part: {', '.join(left)}")
+    if left := result.get("lines left out"):
+        lines.insert(1, f"{len(left)} lines were left out; the first is {left[0]}")
     for model, ratios in theirs.items():
         for at, threshold in enumerate(thesis.THRESHOLDS):
             shown = " ".join(f"{ratios[name][at]:>10.3f}" for name in columns)
@@ -127,13 +161,20 @@ def _summary(means: Means) -> dict[str, Any]:
     }
 
 
-def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
-    """Topics of words [V, topics], and how many pairs of words a topic has on average (Table 2.5)."""
+def _members(path: str, one_topic: bool, vocabulary: Vocabulary | None) -> tuple[np.ndarray, int, list[str]]:
+    """Topics of words [V, topics], how many pairs of words a topic has on average (Table 2.5), and words left out."""
+    left_out: dict[str, None] = {}
     try:
         found = json.loads(as_path(path).read_text(encoding="utf-8"))
-        vocabulary, topics = found["vocabulary"], list(found["topics"].values())
+        if vocabulary is not None:
+            found = {"vocabulary": vocabulary.num_pieces} | found
+            if found["vocabulary"] != vocabulary.num_pieces:
+                raise ValueError(f"V is {found['vocabulary']}; the run's vocabulary has {vocabulary.num_pieces} pieces")
+        size, topics = found["vocabulary"], [list(words) for words in found["topics"].values()]
+        if vocabulary is not None:
+            topics = [_ids(words, vocabulary, left_out) for words in topics]
         # True counts as 1 and 1.7 would be cut to it.
-        if any(type(number) is not int for number in [vocabulary, *itertools.chain(*topics)]) or vocabulary < 1:
+        if any(type(number) is not int for number in [size, *itertools.chain(*topics)]) or size < 1:
             raise ValueError("V must be a positive whole number, and words whole numbers")
     except PadirError:
         raise
@@ -143,9 +184,21 @@ def _members(path: str, one_topic: bool) -> tuple[np.ndarray, int]:
         ) from error
     if len(topics) < 2:
         raise PadirError(f"{path}: has {len(topics)} topics; at least 2 are needed to compare")
-    members = membership(topics, vocabulary, several=not one_topic)
+    members = membership(topics, size, several=not one_topic)
     sizes = members.sum(axis=0)
-    return members, max(1, round(float((sizes * (sizes - 1) / 2).mean())))
+    return members, max(1, round(float((sizes * (sizes - 1) / 2).mean()))), list(left_out)
+
+
+def _ids(words: list[Any], vocabulary: Vocabulary, left_out: dict[str, None]) -> list[Any]:
+    """Words with the ids of text in its place; text of several pieces, or of unknown letters, goes to `left_out`."""
+    found = []
+    for word in words:
+        ids = vocabulary.encode(word) if isinstance(word, str) else [word]
+        if len(ids) == 1 and ids != [UNK_ID]:
+            found += ids
+        else:
+            left_out[str(word)] = None
+    return found
 
 
 def _embedding(path: str, vocabulary: int) -> np.ndarray:

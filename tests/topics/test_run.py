@@ -129,7 +129,7 @@ def topics(folder, vocabulary, words):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder, given: given | {"embedding": None, "attention": None}, "nothing to analyze; give --embedding"),
+        (lambda folder, given: given | {"embedding": None, "attention": None}, "nothing to analyze; give --run_dir"),
         (lambda folder, given: given | {"topics": str(folder / "no.json")}, "no.json: cannot be read as"),
         (lambda folder, given: np.save(folder / "e.npy", np.ones((4, 2))), r"must be \[V, d\] with the topics' V = 5"),
         (
