@@ -130,5 +130,5 @@ def save_params(path: Path, params: PyTree) -> None:
 
 def load_params(path: Path, config: DyckConfig) -> PyTree:
     """What `save_params` wrote, of the model of these settings."""
-    arrays, shapes = load_arrays(path), jax.eval_shape(model_of(config).init, 0)
+    arrays, shapes = load_arrays(path), model_of(config).param_shapes
     return jax.tree_util.tree_map_with_path(lambda name, _: arrays[path_name(name)], shapes)

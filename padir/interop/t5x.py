@@ -83,7 +83,7 @@ def model_from_params(
         name = t5x_name(path)
         return jnp.asarray(_turned(name, given[name].astype(np.float32)))
 
-    return Imported(model, jax.tree_util.tree_map_with_path(place, jax.eval_shape(model.init, 0)))
+    return Imported(model, jax.tree_util.tree_map_with_path(place, model.param_shapes))
 
 
 def flat_params(model: Model, params: PyTree) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ def flat_params(model: Model, params: PyTree) -> dict[str, np.ndarray]:
 
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """T5X's name → shape of every parameter of `model`."""
-    leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, 0))
+    leaves = jax.tree_util.tree_leaves_with_path(model.param_shapes)
     named = {t5x_name(path): leaf.shape for path, leaf in leaves}
     return {name: shape[::-1] if _is_kernel(name) else shape for name, shape in named.items()}
 

@@ -138,23 +138,29 @@ class BaseModel:
         raise NotImplementedError
 
     @cached_property
-    def _graph(self) -> nnx.GraphDef:
-        return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(params=jax.random.key(0)))))[0]
+    def _abstract(self) -> tuple[nnx.GraphDef, nnx.State]:
+        """The graph of the modules, and their parameters as shapes. Tracing the modules takes time, so once only."""
+        return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(params=jax.random.key(0)))))
+
+    @property
+    def param_shapes(self) -> PyTree:
+        """What `init` returns, as a nested dict of `jax.ShapeDtypeStruct`."""
+        return nnx.to_pure_dict(self._abstract[1])
 
     @cached_property
     def _decoding_graphs(self) -> dict[tuple, nnx.GraphDef]:
         return {}
 
     def _decoding_graph(self, compute_type: str | None) -> nnx.GraphDef:
-        def prepared() -> nnx.Module:
-            module = self.build(nnx.Rngs(params=jax.random.key(0)))
+        def prepared(state: nnx.State) -> nnx.Module:
+            module = nnx.merge(self._abstract[0], state)
             for_decoding.prepare(module.network, compute_type)
             return module
 
         # The form of prepared parameters depends on all of these.
         of = (compute_type, platforms.choices(), weights.products_round())
         if of not in self._decoding_graphs:
-            self._decoding_graphs[of] = nnx.split(nnx.eval_shape(prepared))[0]
+            self._decoding_graphs[of] = nnx.split(nnx.eval_shape(prepared, self._abstract[1]))[0]
         return self._decoding_graphs[of]
 
     def init(self, seed: int | Array) -> PyTree:
@@ -170,14 +176,14 @@ class BaseModel:
 
     def module(self, params: PyTree | DecodingParams) -> nnx.Module:
         """The modules with these parameters, for use inside a traced function or a notebook."""
-        graph = self._graph
+        graph, _ = self._abstract
         if isinstance(params, DecodingParams):
             graph, params = self._decoding_graph(params.compute_type), params.params
         return nnx.merge(graph, nnx.State(jax.tree.map(nnx.Param, params)))
 
     def parameter_count(self) -> int:
         """How many numbers `init` draws, found from shapes alone."""
-        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.init, 0)))
+        return sum(leaf.size for leaf in jax.tree.leaves(self.param_shapes))
 
     def training_flops(self, batch: int, source: int, target: int) -> int:
         """Operations of one update on a batch padded to `source` and `target` tokens; see `flops.training_step`."""

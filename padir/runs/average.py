@@ -51,7 +51,7 @@ def average(
     if holds_run(output_dir):
         raise PadirError(f"{output_dir}: holds a run; choose another output_dir")
     model, vocabulary = load_model(run_dir)
-    shapes, mesh = jax.eval_shape(model.init, 0), sharding.make_mesh()
+    shapes, mesh = model.param_shapes, sharding.make_mesh()
     with Checkpointer(run_dir, read_only=True) as checkpointer:
         steps = checkpointer.steps()
         if ema:

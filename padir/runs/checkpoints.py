@@ -264,7 +264,7 @@ class Checkpointer:
     def restore_params(self, abstract: PyTree, mesh: Mesh, step: int | None = None, *, ema: bool = False) -> PyTree:
         """Restores only the parameters, or their moving average, replicated on every device of `mesh`.
 
-        `abstract` holds their shapes and dtypes, as returned by `jax.eval_shape(model.init, 0)`. The result has the
+        `abstract` holds their shapes and dtypes, as returned by `model.param_shapes`. The result has the
         same structure. By default the newest step is restored. Errors are those of `restore`.
         """
         sharding, name = replicated(mesh), "ema" if ema else "params"

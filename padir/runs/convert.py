@@ -75,7 +75,7 @@ def open_model(
         _check_same(vocabulary, own, path)
         with Checkpointer(path, read_only=True) as checkpointer:
             step = checkpointer.latest_step() if step is None else step
-            params = checkpointer.restore_params(jax.eval_shape(model.init, 0), mesh, step)
+            params = checkpointer.restore_params(model.param_shapes, mesh, step)
         return OpenedModel(model, params, own, step)
     if step is not None:
         raise PadirError(f"{path}: has only one checkpoint; leave out step={step}, which is for run directories")

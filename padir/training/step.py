@@ -262,5 +262,5 @@ def make_eval_step(model: Model, mesh: Mesh, rules: AxisRules = AxisRules()) -> 
         rows = (batch["decoder_target_tokens"][:, 0] != PAD_ID).sum()
         return {**metrics, "rows": rows}
 
-    shardings = parameter_shardings(jax.eval_shape(model.init, 0), mesh, rules)
+    shardings = parameter_shardings(model.param_shapes, mesh, rules)
     return jax.jit(step, in_shardings=(shardings, batch_sharding(mesh)), out_shardings=replicated(mesh))
