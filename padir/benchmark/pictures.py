@@ -87,17 +87,20 @@ def throughputs(path: Path, by_system: Mapping[str, Mapping[int, float]]) -> Non
     _save(figure, axes, path)
 
 
-def load(path: Path, loads: Sequence[Mapping[str, Any]]) -> None:
+def load(path: Path, servers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Draws quantiles of latency against the rate of requests.
 
     Args:
       path: the PNG file to write.
-      loads: as `padir benchmark serve` writes them.
+      servers: loads as `padir benchmark serve` writes them, by name of the server.
     """
     figure, axes = _axes()
-    for style, name in zip(_styles(2), ("p50", "p99"), strict=True):
-        points = [(load["rate"], load["latency_ms"][name]) for load in loads if load["latency_ms"][name] is not None]
-        axes.plot(*zip(*points, strict=True), label=name, marker="o", **style)
+    for index, (server, loads) in enumerate(servers.items()):
+        for quantile, line in (("p50", "-"), ("p99", ":")):
+            of = [(load["rate"], load["latency_ms"][quantile]) for load in loads]
+            points = [(rate, latency) for rate, latency in of if latency is not None]
+            style = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": line, "marker": "o"}
+            axes.plot(*zip(*points, strict=True), label=f"{server}, {quantile}", **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("requests per second, scheduled")

@@ -1,4 +1,4 @@
-"""`padir benchmark serve`: what a running server does with requests that do not wait for one another."""
+"""`padir benchmark serve`: what running servers do with requests that do not wait for one another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,15 +34,23 @@ class Load:
       latencies: seconds from the time that each translated request was scheduled for to its answer. What a request
         waits because the generator or the server is behind counts, so no omission is coordinated with the server.
       delays: seconds by which each request was sent later than scheduled.
+      last_due: seconds from the start to the last request.
       seconds: from the start to the last answer.
     """
 
     rate: float
     scheduled: int
+    last_due: float = 0.0
     statuses: Counter = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the server translated less than nine tenths of what it was asked for, or took longer by a ninth."""
+        behind = self.seconds - self.last_due
+        return len(self.latencies) < 0.9 * self.scheduled or behind > max(1.0, self.last_due / 9)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns rates per second, statuses, and latencies in milliseconds as JSON values."""
@@ -63,35 +72,40 @@ def serve_load(
     *,
     inputs: Sequence[str],
     output: str,
-    url: str = "http://127.0.0.1:8000",
-    rates: Sequence[float] = (1, 2, 4, 8, 16, 32, 64),
+    servers: Sequence[str] = ("http://127.0.0.1:8000",),
+    rates: Sequence[float] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
     seconds: float = 20.0,
     model: str | None = None,
     wait_ready_seconds: float = 600.0,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Sends requests to a server at rising rates, prints a table, and writes JSON and a figure.
+    """Sends requests to servers at rising rates, prints tables, and writes JSON and a figure.
 
     Requests of one text each arrive by a Poisson process, whether or not earlier ones have been answered (open loop).
+    At each rate all servers are asked in turn, for the same texts at the same times. A server that translates less than
+    nine tenths of what it is asked for is saturated, and is not asked at higher rates.
 
     Args:
       inputs: files with a text on each line, from which the texts are drawn.
       output: the JSON file to write. The figure `<stem>_load.png` is written beside it.
-      url: the server: `padir serve`, or another that knows LibreTranslate's `/translate`.
-      rates: requests per second, in the order in which they are tried.
+      servers: URLs, or NAME=URL, of `padir serve` or of others that know LibreTranslate's `/translate`.
+      rates: requests per second, ascending.
       seconds: how long requests arrive at each rate.
-      model: the name of the model; the server's first if None.
-      wait_ready_seconds: how long to wait until `/health` says that the server is ready.
+      model: the name of the model; each server's first if None.
+      wait_ready_seconds: how long to wait until a server's `/health` says that it is ready.
       seed: of the arrivals and of the choice of texts.
 
     Returns:
       The contents of the JSON file.
 
     Raises:
-      PadirError: there is no text, the server cannot be reached or does not become ready, or a number is wrong.
+      PadirError: there is no text, a server cannot be reached or does not become ready, or a number or name is wrong.
     """
     if seconds <= 0 or not rates or min(rates) <= 0:
         raise PadirError("benchmark serve: seconds and all rates must be above 0")
+    if list(rates) != sorted(set(rates)):
+        raise PadirError("benchmark_serve.rates: must ascend, because a server that is saturated is not asked for more")
+    named = _named(servers)
     inputs = resolved_inputs(inputs)
     lines = (line.raw.decode("utf-8", "replace").strip() for line in lines_of_all(inputs) if line is not None)
     texts = [line for line in lines if line]
@@ -99,37 +113,66 @@ def serve_load(
         raise PadirError(f"{', '.join(inputs)}: no text")
     facts = run_facts()
     fields = {} if model is None else {"model": model}
-    loads = asyncio.run(_loads(url, texts, fields, rates, seconds, wait_ready_seconds, random.Random(seed)))
+    loads = asyncio.run(_loads(named, texts, fields, rates, seconds, wait_ready_seconds, seed))
     result = {
         "facts": facts,
-        "url": url,
         "model": model,
         "seconds": seconds,
         "texts": len(texts),
-        "loads": [load.to_dict() for load in loads],
+        "servers": {name: {"url": named[name], **_summary(of_server)} for name, of_server in loads.items()},
     }
     output = local_path(output)
     write_text(output, json.dumps(result, indent=2) + "\n")
-    pictures.load(output.with_name(f"{output.stem}_load.png"), result["loads"])
-    print(load_table(result["loads"]))
+    by_name = {name: found["loads"] for name, found in result["servers"].items()}
+    pictures.load(output.with_name(f"{output.stem}_load.png"), by_name)
+    for name, found in by_name.items():
+        print(f"{name}\n\n{load_table(found)}\n")
     return result
 
 
+def _named(servers: Sequence[str]) -> dict[str, str]:
+    """URL by name; a server without a name is called by its URL."""
+    found: dict[str, str] = {}
+    for server in [servers] if isinstance(servers, str) else servers:
+        name, _, url = server.rpartition("=")
+        if (name or url) in found:
+            raise PadirError(f"benchmark_serve.servers: two are called {name or url!r}; name them, as in NAME={url}")
+        found[name or url] = url
+    if not found:
+        raise PadirError("benchmark_serve.servers: is empty; give one or more URLs")
+    return found
+
+
+def _summary(loads: Sequence[Load]) -> dict[str, Any]:
+    """Of one server: the most that it translated in a second, whether it was saturated then, and all rates."""
+    told = [load.to_dict() for load in loads]
+    most = max(load["translated_per_second"] for load in told)
+    return {"most_translated_per_second": most, "saturated": loads[-1].saturated, "loads": told}
+
+
 async def _loads(
-    url: str,
+    servers: Mapping[str, str],
     texts: Sequence[str],
     fields: dict[str, Any],
     rates: Sequence[float],
     seconds: float,
     wait_ready_seconds: float,
-    randomness: random.Random,
-) -> list[Load]:
-    async with HttpClient(url) as client:
-        await _wait_until_ready(client, url, wait_ready_seconds)
-        return [
-            await one_load(client, texts, arrivals(rate, seconds, randomness), fields, rate, randomness)
-            for rate in rates
-        ]
+    seed: int,
+) -> dict[str, list[Load]]:
+    """What became of the requests, by server."""
+    found: dict[str, list[Load]] = {name: [] for name in servers}
+    async with AsyncExitStack() as stack:
+        clients = {name: await stack.enter_async_context(HttpClient(url)) for name, url in servers.items()}
+        for name, url in servers.items():
+            await _wait_until_ready(clients[name], url, wait_ready_seconds)
+        for rate in rates:
+            for name, client in clients.items():
+                if found[name] and found[name][-1].saturated:
+                    continue
+                randomness = random.Random(f"{seed}, {rate}")
+                times = arrivals(rate, seconds, randomness)
+                found[name].append(await one_load(client, texts, times, fields, rate, randomness))
+    return found
 
 
 async def _wait_until_ready(client: HttpClient, url: str, seconds: float) -> None:
@@ -179,7 +222,7 @@ async def one_load(
       rate: the mean rate of `times`, for the result.
       randomness: what texts are drawn with.
     """
-    load = Load(rate, len(times))
+    load = Load(rate, len(times), times[-1])
     began = time.perf_counter()
 
     async def send(text: str, due: float) -> None:

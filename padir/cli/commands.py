@@ -213,9 +213,9 @@ _ALL = (
     Command(
         "benchmark serve",
         "padir.benchmark.serve:serve_load",
-        "send requests to a running server at rising rates and measure throughput and latency",
+        "send requests to running servers at rising rates and measure throughput and latency",
         "padir benchmark serve --inputs input.txt --output=runs/serve.json",
-        note="The server is another process, such as padir serve. --gin.benchmark_serve.rates='(1, 2)' sets the rates.",
+        note="A server is another process, such as padir serve. --gin.benchmark_serve.rates='(1, 2)' sets the rates.",
         configuration=_beside("{output}.gin"),
         local=("output",),
     ),

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -37,7 +38,9 @@ def load(folder, *, steps=None):
             raise ValueError(f"{folder}: exported for {', '.join(manifest['platforms'])}, but this is {platform}")
         data = bytearray(read(f"programs/{platform}/{name}.bin"))
         try:
-            return jax.jit(jax.export.deserialize(data).call)
+            exported = jax.export.deserialize(data)
+            given, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+            return jax.jit(exported.call).lower(*given).compile()
         except Exception as error:
             window = f"written by JAX {manifest['jax']} to be readable until {manifest['readable_until']}"
             raise ValueError(f"{name}: {window}; JAX {jax.__version__} cannot read it; export again") from error
@@ -50,7 +53,8 @@ def load(folder, *, steps=None):
         first, end = (start + offset for offset in stored[name]["data_offsets"])
         return np.frombuffer(data[first:end], _TYPES[stored[name]["dtype"]]).reshape(stored[name]["shape"])
 
-    weights = program("prepare")([array(name) for name in manifest["weights"]])
+    # While another thread compiles this, translating begins by compiling its own program.
+    weights = ThreadPoolExecutor(1).submit(lambda: program("prepare")([array(name) for name in manifest["weights"]]))
     passes = [np.int32(steps or manifest["steps"])] if manifest["steps"] else []
     others = [np.array(manifest["key"], np.uint32), *passes]
 
@@ -65,7 +69,8 @@ def load(folder, *, steps=None):
             width = min(width for width in manifest["source_widths"] if width >= len(sources[rows[-1]]))
             batch = np.array([sources[n] + [0] * (width - len(sources[n])) for n in rows], np.int32)
             batch = np.pad(batch, ((0, size - len(rows)), (0, 0)))
-            packed = np.asarray(program(f"source{width}_batch{size}")(weights, batch, *others))
+            run = program(f"source{width}_batch{size}")
+            packed = np.asarray(run(weights.result(), batch, *others))
             for n, tokens in zip(rows, packed[:, 0, 5:].tolist(), strict=False):
                 kept = [t for t in tokens[: [*tokens, 1].index(1)] if 0 < t < pieces.get_piece_size()]
                 found[n] = " ".join(pieces.decode(kept).split())

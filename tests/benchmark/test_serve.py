@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from padir.benchmark import serve
 from padir.benchmark.http_client import HttpClient
 from padir.benchmark.serve import Load, arrivals, load_table, one_load, serve_load
 from padir.errors import PadirError
@@ -55,6 +56,69 @@ def test_other_answers_are_counted_apart():
     ]
     assert [dict(load.statuses) for load in loads] == [{200: 2}, {429: 2}, {0: 2}]
     assert [len(load.latencies) for load in loads] == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("translated", "seconds", "saturated"),
+    # Of ten requests, the last at 20 s: 1.5 s and 3 s behind, and one or two that were refused.
+    [(10, 21.5, False), (10, 23.0, True), (9, 20.1, False), (8, 20.1, True)],
+)
+def test_when_a_server_is_saturated(translated, seconds, saturated):
+    load = Load(0.5, 10, 20.0, latencies=[0.1] * translated, seconds=seconds)
+    assert load.saturated == saturated
+
+
+def test_servers_in_turn_until_they_are_saturated(tmp_path, monkeypatch, capsys):
+    """Both get the same texts at the same times; the one that refuses too much is not asked for more."""
+    asked = []
+
+    class Server:
+        def __init__(self, url):
+            self.url = url
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *error):
+            pass
+
+        async def ask(self, path, fields=None):
+            if path == "/health":
+                return 200, {}
+            asked.append((self.url, fields["q"]))
+            return (429 if self.url == "http://b:1" and rate() > 50 else 200), {}
+
+    def rate():
+        return current[-1]
+
+    current = []
+    real = serve.one_load
+
+    async def one_load(client, texts, times, fields, rate, randomness):
+        current.append(rate)
+        asked.append((client.url, times))
+        return await real(client, texts, times, fields, rate, randomness)
+
+    monkeypatch.setattr(serve, "HttpClient", Server)
+    monkeypatch.setattr(serve, "one_load", one_load)
+    (tmp_path / "in.txt").write_text("a\nb\nc\n")
+    result = serve_load(
+        inputs=[str(tmp_path / "in.txt")],
+        output=str(tmp_path / "out.json"),
+        servers=["first=http://a:1", "second=http://b:1"],
+        rates=(40, 80, 160),
+        seconds=0.2,
+    )
+    of = {url: [what for who, what in asked if who == url] for url in ("http://a:1", "http://b:1")}
+    assert of["http://b:1"] == of["http://a:1"][: len(of["http://b:1"])]
+    assert current == [40, 40, 80, 80, 160]
+    first, second = result["servers"].values()
+    assert [load["rate"] for load in first["loads"]] == [40, 80, 160] and not first["saturated"]
+    assert [load["rate"] for load in second["loads"]] == [40, 80] and second["saturated"]
+    assert first["most_translated_per_second"] == max(load["translated_per_second"] for load in first["loads"])
+    assert json.loads((tmp_path / "out.json").read_text()) == result
+    assert (tmp_path / "out_load.png").stat().st_size > 1000
+    assert "second\n\n| requests/s" in capsys.readouterr().out
 
 
 def test_table():
@@ -131,9 +195,15 @@ def test_mistakes(tmp_path):
     options = {"inputs": [str(tmp_path / "in.txt")], "output": str(tmp_path / "out.json")}
     # Nothing listens on the port for tcpmux.
     with pytest.raises(PadirError, match="cannot be reached .* start it with `padir serve`"):
-        serve_load(**options, url="http://127.0.0.1:1")
+        serve_load(**options, servers=["http://127.0.0.1:1"])
     with pytest.raises(PadirError, match="above 0"):
         serve_load(**options, rates=(0,))
+    with pytest.raises(PadirError, match="benchmark_serve.rates: must ascend"):
+        serve_load(**options, rates=(2, 1))
+    with pytest.raises(PadirError, match="benchmark_serve.servers: two are called 'a'"):
+        serve_load(**options, servers=["a=http://127.0.0.1:1", "a=http://127.0.0.1:2"])
+    with pytest.raises(PadirError, match="benchmark_serve.servers: is empty"):
+        serve_load(**options, servers=[])
     with pytest.raises(PadirError, match="empty.txt: no text"):
         serve_load(**options | {"inputs": [str(tmp_path / "empty.txt")]})
     assert not (tmp_path / "out.json").exists()
