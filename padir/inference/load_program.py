@@ -18,8 +18,7 @@ def load(folder, *, steps=None):
     """Returns a function from a list of texts to their translations, by the programs for JAX's default device.
 
     Args: the folder; decoder passes of a refinement, None for those it was exported with. ValueError: a file is not the
-    one of SHA256SUMS, this JAX cannot read the programs, or a text is blank or too long.
-    """
+    one of SHA256SUMS, this JAX cannot read the programs, or a text is blank or too long."""
     folder = Path(folder)
     sums = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
 
@@ -39,8 +38,8 @@ def load(folder, *, steps=None):
         data = bytearray(read(f"programs/{platform}/{name}.bin"))
         try:
             exported = jax.export.deserialize(data)
-            given, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-            return jax.jit(exported.call).lower(*given).compile()
+            arguments, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+            return functools.cache(lambda: jax.jit(exported.call).lower(*arguments).compile())
         except Exception as error:
             window = f"written by JAX {manifest['jax']} to be readable until {manifest['readable_until']}"
             raise ValueError(f"{name}: {window}; JAX {jax.__version__} cannot read it; export again") from error
@@ -53,10 +52,9 @@ def load(folder, *, steps=None):
         first, end = (start + offset for offset in stored[name]["data_offsets"])
         return np.frombuffer(data[first:end], _TYPES[stored[name]["dtype"]]).reshape(stored[name]["shape"])
 
-    # While another thread compiles this, translating begins by compiling its own program.
-    weights = ThreadPoolExecutor(1).submit(lambda: program("prepare")([array(name) for name in manifest["weights"]]))
-    passes = [np.int32(steps or manifest["steps"])] if manifest["steps"] else []
-    others = [np.array(manifest["key"], np.uint32), *passes]
+    prepare, arrays = program("prepare"), [array(name) for name in manifest["weights"]]
+    weights = ThreadPoolExecutor(1).submit(lambda: prepare()(arrays))  # while translating compiles its program
+    others = [np.array(manifest["key"], np.uint32), *(np.int32(steps or n) for n in [manifest["steps"]] if n)]
 
     def translate(texts):
         """Returns the translation of each text, in order; texts of similar length share a batch."""
@@ -67,10 +65,9 @@ def load(folder, *, steps=None):
         for rows in (order[first : first + largest] for first in range(0, len(order), largest)):
             size = min(size for size in manifest["batch_sizes"] if size >= len(rows))
             width = min(width for width in manifest["source_widths"] if width >= len(sources[rows[-1]]))
-            batch = np.array([sources[n] + [0] * (width - len(sources[n])) for n in rows], np.int32)
-            batch = np.pad(batch, ((0, size - len(rows)), (0, 0)))
-            run = program(f"source{width}_batch{size}")
-            packed = np.asarray(run(weights.result(), batch, *others))
+            batch = [(sources[n] + [0] * width)[:width] for n in rows] + [[0] * width] * (size - len(rows))
+            run = program(f"source{width}_batch{size}")()
+            packed = np.asarray(run(weights.result(), np.array(batch, np.int32), *others))
             for n, tokens in zip(rows, packed[:, 0, 5:].tolist(), strict=False):
                 kept = [t for t in tokens[: [*tokens, 1].index(1)] if 0 < t < pieces.get_piece_size()]
                 found[n] = " ".join(pieces.decode(kept).split())
