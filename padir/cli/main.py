@@ -52,11 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen in COMMANDS and COMMANDS[chosen].compiles:
         deviceless.set_environment()
     parser, commands = _parser(chosen)
-    options, rest = parser.parse_known_args(arguments)
-    bindings = [argument.removeprefix("--gin.") for argument in rest if argument.startswith("--gin.")]
+    # Not left to argparse, which takes one with a space in it for a further value of the flag before it.
+    bindings = [argument.removeprefix("--gin.") for argument in arguments if argument.startswith("--gin.")]
+    options, rest = parser.parse_known_args([argument for argument in arguments if not argument.startswith("--gin.")])
     for argument in rest:
-        if not argument.startswith("--gin."):
-            commands[options.command].error(f"unknown argument {argument!r}; see padir {options.command} --help")
+        commands[options.command].error(f"unknown argument {argument!r}; see padir {options.command} --help")
     try:
         _run(options, bindings)
     except PadirError as error:
@@ -198,7 +198,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argp
             metavar="DIR",
             help="keep compiled programs in this folder or gs:// address; the next process need not compile them",
         )
-        # Only for the help text: `main` takes every --gin.… from the arguments that argparse does not know.
+        # Only for the help text: `main` takes every --gin.… from the arguments before argparse sees them.
         command.add_argument(
             "--gin.NAME=VALUE", dest="_", nargs=0, action=_Never, help="set NAME to a value in gin's syntax"
         )

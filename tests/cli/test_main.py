@@ -256,6 +256,14 @@ def test_several_inputs(padir, monkeypatch):
     assert eval(seen["translate.run_dir"]) == "it's"
 
 
+def test_a_gin_value_with_spaces_behind_several_inputs(padir, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(config, "run", lambda command: seen.update(config._statements()))
+    status, _, _ = padir("translate", "--inputs", "a", "--gin.Refinement.target_buckets=(8, 16)")
+    assert status == 0
+    assert seen["translate.inputs"] == "['a']" and seen["Refinement.target_buckets"] == "(8, 16)"
+
+
 @pytest.mark.parametrize("flag, bound", [(["--quick"], "True"), (["--no-quick"], "False"), ([], None)])
 def test_yes_and_no(padir, monkeypatch, flag, bound):
     seen = {}
