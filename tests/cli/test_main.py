@@ -259,9 +259,9 @@ def test_several_inputs(padir, monkeypatch):
 def test_a_gin_value_with_spaces_behind_several_inputs(padir, monkeypatch):
     seen = {}
     monkeypatch.setattr(config, "run", lambda command: seen.update(config._statements()))
-    status, _, _ = padir("translate", "--inputs", "a", "--gin.Refinement.target_buckets=(8, 16)")
+    status, _, _ = padir("translate", "--inputs", "a", "--gin.translate.run_dir='a folder'")
     assert status == 0
-    assert seen["translate.inputs"] == "['a']" and seen["Refinement.target_buckets"] == "(8, 16)"
+    assert seen["translate.inputs"] == "['a']" and seen["translate.run_dir"] == "'a folder'"
 
 
 @pytest.mark.parametrize("flag, bound", [(["--quick"], "True"), (["--no-quick"], "False"), ([], None)])
