@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="number of sentences, from the start of the split")
     parser.add_argument("--bucket", type=int, default=32, help="padded target length")
     options = parser.parse_args()
+    # Before anything else, because the commit is that of the code which has been imported.
+    facts = run_facts()
     translator = load(options.run_dir)
     data = PreparedSet.open(options.data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, options.run_dir)
@@ -107,7 +109,7 @@ def main() -> None:
         if name != BASELINE:
             compared = paired_bootstrap(texts[name], texts[BASELINE], references)
             row["against_baseline"] = {metric: test.to_dict() for metric, test in compared.items()}
-    result = {"facts": run_facts(), "baseline": BASELINE, "sentences": len(examples), "rows": rows}
+    result = {"facts": facts, "baseline": BASELINE, "sentences": len(examples), "rows": rows}
     write_text(options.output, json.dumps(result, indent=1) + "\n")
     for name, row in rows.items():
         p_value = f"{row['against_baseline']['bleu']['p_value']:.3f}" if name != BASELINE else "–"

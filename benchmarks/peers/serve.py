@@ -4,7 +4,8 @@ Queue, batches, limits and routes are those of `padir serve`; only the decoding 
 serve` compares engines and nothing else. The model is converted in the environment of benchmarks/peers/run.py. The
 server needs padir[serve] and ctranslate2 in one environment:
 
-  peers/bin/ct2-transformers-converter --model pretrained/tatoeba_de_en_ar --output_dir runs/ctranslate2
+  padir export --run_dir=tatoeba_de_en_ar --output_dir=runs/ar_float32
+  peers/bin/ct2-transformers-converter --model runs/ar_float32 --output_dir runs/ctranslate2
   pip install 'ctranslate2>=4.6'
   python benchmarks/peers/serve.py --engine=runs/ctranslate2 --port=8001
 

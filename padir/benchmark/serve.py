@@ -106,11 +106,7 @@ def serve_load(
     if list(rates) != sorted(set(rates)):
         raise PadirError("benchmark_serve.rates: must ascend, because a server that is saturated is not asked for more")
     named = _named(servers)
-    inputs = resolved_inputs(inputs)
-    lines = (line.raw.decode("utf-8", "replace").strip() for line in lines_of_all(inputs) if line is not None)
-    texts = [line for line in lines if line]
-    if not texts:
-        raise PadirError(f"{', '.join(inputs)}: no text")
+    texts = _texts(inputs)
     facts = run_facts()
     fields = {} if model is None else {"model": model}
     loads = asyncio.run(_loads(named, texts, fields, rates, seconds, wait_ready_seconds, seed))
@@ -130,6 +126,15 @@ def serve_load(
     return result
 
 
+def _texts(inputs: Sequence[str]) -> list[str]:
+    """The lines of the inputs that are not blank."""
+    inputs = resolved_inputs(inputs)
+    lines = (line.raw.decode("utf-8", "replace").strip() for line in lines_of_all(inputs) if line is not None)
+    if not (texts := [line for line in lines if line]):
+        raise PadirError(f"{', '.join(inputs)}: no text")
+    return texts
+
+
 def _named(servers: Sequence[str]) -> dict[str, str]:
     """URL by name; a server without a name is called by its URL."""
     found: dict[str, str] = {}
@@ -144,7 +149,7 @@ def _named(servers: Sequence[str]) -> dict[str, str]:
 
 
 def _summary(loads: Sequence[Load]) -> dict[str, Any]:
-    """Of one server: the most that it translated in a second, whether it was saturated then, and all rates."""
+    """Of one server: the most that it translated in a second, whether it was saturated at last, and all rates."""
     told = [load.to_dict() for load in loads]
     most = max(load["translated_per_second"] for load in told)
     return {"most_translated_per_second": most, "saturated": loads[-1].saturated, "loads": told}

@@ -6,11 +6,13 @@ import itertools
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from padir.benchmark.facts import run_facts
+from padir.checks import whole
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.files.atomic import write_text
@@ -76,41 +78,82 @@ def analyze_topics(
       PadirError: a file is missing or has other contents than described, or nothing, or both a run and arrays, are
         given.
     """
-    if run_dir is not None and (embedding is not None or attention is not None):
-        raise PadirError("analyze_topics.run_dir: has embeddings and attention of its own; leave the arrays out")
     if run_dir is None and (inputs or num_examples is not None):
         raise PadirError("analyze_topics.inputs: is for the attention of a run; give --run_dir, too, or leave it out")
+    if run_dir is not None and (embedding is not None or attention is not None):
+        raise PadirError("analyze_topics.run_dir: has embeddings and attention of its own; leave the arrays out")
+    if num_examples is not None:
+        whole("analyze_topics.num_examples", num_examples)
     if run_dir is not None:
-        translator = load(run_dir)
-        members, count, words_left_out = _members(topics, one_topic, translator.vocabulary)
-        vectors = encoders.embedding_of(translator)
-        # The table has rows for reserved ids, which have no topic.
-        members = np.pad(members, ((0, len(vectors) - len(members)), (0, 0)))
-        sentences, lines_left_out = encoders.sentences_of(translator, inputs, num_examples) if inputs else (None, [])
-    elif embedding is None and attention is None:
-        raise PadirError("nothing to analyze; give --run_dir=RUN, --embedding=E.npy or --attention=A.npz")
+        given = _of_run(run_dir, topics, one_topic, inputs, num_examples)
     else:
-        members, count, _ = _members(topics, one_topic, None)
-        vectors = None if embedding is None else _embedding(embedding, len(members))
-        sentences = None if attention is None else list(_sentences(attention, len(members)))
-    result: dict[str, Any] = {"words": int(members.any(axis=1).sum()), "topics": members.shape[1]}
-    if run_dir is not None:
-        result |= {"run_dir": str(run_dir), "step": translator.step}
-        result |= {"words left out": words_left_out, "lines left out": lines_left_out}
-    if vectors is not None:
-        result |= {name: _summary(means) for name, means in embedding_statistics(vectors, members).items()}
-    if sentences is not None:
-        result["sentences"] = len(sentences)
-        result["attention"] = _summary(attention_statistics(sentences, members))
-        result["attention, not corrected"] = _summary(attention_statistics(sentences, members, length_correction=False))
-        pairs = top_pairs((tokens for tokens, _ in sentences), members, count)
-        result["top pairs"] = {"pairs": len(pairs), "attention": attention_of_pairs(sentences, pairs)}
-        if vectors is not None:
-            result["top pairs"]["cosine"] = cosine_of_pairs(vectors, pairs)
+        given = _of_arrays(embedding, attention, topics, one_topic)
+    result = given.about | _statistics(given)
     result = plain(result | {"one_topic": one_topic, "facts": run_facts()})
     write_text(local_path(output), json.dumps(result, indent=1, allow_nan=False) + "\n")
     print(report(result))
     return result
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What is analyzed.
+
+    Attributes:
+      members: topics of words, [V, topics] bool.
+      pairs: how many pairs of words a topic has on average (Table 2.5).
+      vectors: embeddings [V, d], or None.
+      sentences: tokens and weights of each, or None.
+      about: of a run, which, and what was left out.
+    """
+
+    members: np.ndarray
+    pairs: int
+    vectors: np.ndarray | None
+    sentences: list[Sentence] | None
+    about: dict[str, Any]
+
+
+def _of_run(run_dir: str, topics: str, one_topic: bool, inputs: Sequence[str], num_examples: int | None) -> _Given:
+    """The encoder of a run."""
+    if num_examples is not None and not inputs:
+        raise PadirError("analyze_topics.num_examples: counts sentences of --inputs; give them, too, or leave it out")
+    translator = load(run_dir)
+    members, pairs, words_left_out = _members(topics, one_topic, translator.vocabulary)
+    vectors = encoders.embedding_of(translator)
+    # The table has rows for reserved ids, which have no topic.
+    members = np.pad(members, ((0, len(vectors) - len(members)), (0, 0)))
+    sentences, lines_left_out = encoders.sentences_of(translator, inputs, num_examples) if inputs else (None, [])
+    about = {"run_dir": str(run_dir), "step": translator.step}
+    about |= {"words left out": words_left_out, "lines left out": lines_left_out}
+    return _Given(members, pairs, vectors, sentences, about)
+
+
+def _of_arrays(embedding: str | None, attention: str | None, topics: str, one_topic: bool) -> _Given:
+    """Arrays of any model."""
+    if embedding is None and attention is None:
+        raise PadirError("nothing to analyze; give --run_dir=RUN, --embedding=E.npy or --attention=A.npz")
+    members, pairs, _ = _members(topics, one_topic, None)
+    vectors = None if embedding is None else _embedding(embedding, len(members))
+    sentences = None if attention is None else list(_sentences(attention, len(members)))
+    return _Given(members, pairs, vectors, sentences, {})
+
+
+def _statistics(given: _Given) -> dict[str, Any]:
+    """Ratios, means and counts, of what there is."""
+    members, sentences = given.members, given.sentences
+    found: dict[str, Any] = {"words": int(members.any(axis=1).sum()), "topics": members.shape[1]}
+    if given.vectors is not None:
+        found |= {name: _summary(means) for name, means in embedding_statistics(given.vectors, members).items()}
+    if sentences is not None:
+        found["sentences"] = len(sentences)
+        found["attention"] = _summary(attention_statistics(sentences, members))
+        found["attention, not corrected"] = _summary(attention_statistics(sentences, members, length_correction=False))
+        pairs = top_pairs((tokens for tokens, _ in sentences), members, given.pairs)
+        found["top pairs"] = {"pairs": len(pairs), "attention": attention_of_pairs(sentences, pairs)}
+        if given.vectors is not None:
+            found["top pairs"]["cosine"] = cosine_of_pairs(given.vectors, pairs)
+    return found
 
 
 def report(result: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numerics import assert_close
-from tiny_models import AR, IDS, KEY, PADIR, batch, sharpen, value_and_grad
+from tiny_models import AR, DISCO, IDS, KEY, PADIR, batch, sharpen, value_and_grad
 
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
@@ -262,3 +262,10 @@ def test_autoregressive_loss_is_teacher_forcing(ar):
     loss, metrics = jax.jit(partial(AR.loss_and_metrics, train=False))(ar, data, KEY)
     assert float(loss) == pytest.approx(np.mean(surprises), rel=1e-5)
     assert float(metrics["token_accuracy/stage_1"]) == pytest.approx(np.mean(right))
+
+
+@pytest.mark.parametrize("model", [PADIR, AR, DISCO])
+def test_param_shapes_are_those_of_init(model):
+    drawn = jax.eval_shape(model.init, 0)
+    assert jax.tree.structure(model.param_shapes) == jax.tree.structure(drawn)
+    assert jax.tree.leaves(model.param_shapes) == jax.tree.leaves(drawn)

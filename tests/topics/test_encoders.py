@@ -5,13 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
+from tiny_models import AR, PADIR, rows, sharpen
 
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
 from padir.inference.translator import load
 from padir.topics import encoders
 from padir.topics.analysis import analyze_topics
-from tests.tiny_models import AR, PADIR, rows, sharpen
 
 
 @pytest.mark.parametrize("model", [PADIR, AR])
@@ -92,6 +92,8 @@ def test_topics_of_a_run(tiny, tmp_path, capsys):
     [
         ({"embedding": "e.npy"}, "analyze_topics.run_dir: has embeddings and attention of its own"),
         ({"run_dir": None, "inputs": ["x"]}, "analyze_topics.inputs: is for the attention of a run"),
+        ({"num_examples": 5}, "analyze_topics.num_examples: counts sentences of --inputs"),
+        ({"inputs": ["empty.txt"], "num_examples": 0}, "num_examples: 0 is not a whole number of at least 1"),
         ({"inputs": ["empty.txt"]}, "analyze_topics.inputs: empty.txt: no sentence to read"),
         ({"vocabulary": 7}, "V is 7; the run's vocabulary has"),
     ],
