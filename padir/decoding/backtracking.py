@@ -15,6 +15,7 @@ from flax import struct
 
 from padir.checks import whole
 from padir.decoding.generation import Generated, PrefixStepFn, Rows, Verifier, cut, draw, is_complete, last_tokens, put
+from padir.decoding.leaves import with_leaves
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, argmax, take
 from padir.decoding.verifiers import check_threshold, rejects
@@ -25,9 +26,10 @@ from padir.types import Array, PyTree
 ERASED, STRIDE, EARLY = "erased", "stride", "early"
 
 
+@with_leaves("quota", "stride", "threshold", "sampling", "erasable_prompt")
 @dataclass(frozen=True)
 class Backtracking:
-    """Everything static about sampling with backtracking; hashable, so `jit` takes it whole.
+    """The settings of sampling with backtracking; hashable, and a pytree whose numbers are leaves.
 
     Where the printed algorithm leaves a choice open, or the authors' released program differs from it, there is an
     option; defaults are what we consider right.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from padir.decoding.leaves import with_leaves
 from padir.errors import PadirError
 from padir.nn import reductions
 from padir.runtime.platforms import choices
@@ -184,6 +185,7 @@ def entropy(logits: Array) -> Array:
     return jnp.where(log_probs == -jnp.inf, 0.0, -jnp.exp(log_probs) * log_probs).sum(axis=-1)
 
 
+@with_leaves("top_p")
 @dataclass(frozen=True)
 class Sampling:
     """How a token is drawn from its logits; the default takes the likeliest.
@@ -242,12 +244,13 @@ class Sampling:
         return token, chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _nucleus(logits: Array, top_p: float) -> Array:
-    """Forbids what lies outside the nucleus: logits [..., V] → [..., V]."""
+def _nucleus(logits: Array, top_p: float | Array) -> Array:
+    """Forbids what lies outside the nucleus: logits [..., V] → [..., V]; a `top_p` of 1 forbids nothing."""
     ordered = jnp.sort(logits, axis=-1, descending=True)
     probabilities = jax.nn.softmax(ordered, axis=-1)
     # A token is inside while those before it do not yet hold top_p, so the likeliest always is.
-    inside = jnp.cumsum(probabilities, axis=-1) - probabilities < top_p
+    # Sums are rounded: those before an unlikely token may seem to hold all there is.
+    inside = (jnp.cumsum(probabilities, axis=-1) - probabilities < top_p) | (top_p >= 1.0)
     least = jnp.where(inside, ordered, jnp.inf).min(axis=-1, keepdims=True)
     return jnp.where(logits >= least, logits, -jnp.inf)
 

@@ -1,8 +1,11 @@
-"""The trained language model as a generator: it completes prompts with any sampler, in batches of one shape."""
+"""The trained language model as a generator: it completes prompts with any sampler, in batches of one shape.
+
+All batches have as many rows, and samplers that differ in numbers alone share a program: compiling one takes as long as
+completing hundreds of prompts.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -31,8 +34,8 @@ NO_VERIFIER = AlwaysAccept()
 
 
 def nucleus(top_p: float) -> Sampling:
-    """Sampling from the likeliest tokens that hold `top_p`; 1 takes all."""
-    return Sampling(temperature=1.0, top_p=None if top_p == 1.0 else top_p)
+    """Sampling from the likeliest tokens that hold `top_p`; 1 takes all, in the program of any other share."""
+    return Sampling(temperature=1.0, top_p=top_p)
 
 
 def plain(sampling: Sampling) -> Backtracking:
@@ -157,8 +160,16 @@ class Generator:
         model, room = model_of(self.config), self.config.room
 
         def complete(
-            sampler: Any, params: PyTree, cache: DecoderCache, rows: Rows, judge: PyTree, key: Array, more: PyTree
+            structure: Any,
+            numbers: list[Array] | None,
+            params: PyTree,
+            cache: DecoderCache,
+            rows: Rows,
+            judge: PyTree,
+            key: Array,
+            more: PyTree,
         ) -> Generated:
+            sampler = structure if numbers is None else jax.tree.unflatten(structure, numbers)
             # Prompts have been read already, once for all samplers and streams.
             step_fn, _ = prefix_steps(model, params, jnp.asarray(SOURCE), rows.tokens[:, :0], room)
             return sampler.generate(step_fn, cache, rows, for_rows(judge, rows, key), key, **more)
@@ -195,7 +206,7 @@ class Generator:
           What each of them made of the prompts.
         """
         count = len(prompts.lengths)
-        size = self._batch_size(count)
+        size = self.config.decode_batch
         keys = [rng.stream(self.config.seed, f"dyck/{way.stream}") for way in completions]
         limits = np.full(count, self.config.room, np.int32) if limits is None else limits
         parts: list[list[tuple]] = [[] for _ in completions]
@@ -212,16 +223,13 @@ class Generator:
             )
             cache = self._read_prompts(self._prepared, rows.tokens)
             for way, key, of_way in zip(completions, keys, parts, strict=True):
-                found = self._complete(way.sampler, self._prepared, cache, rows, way.judge, key, dict(way.more))
+                sampler = _separated(way.sampler)
+                found = self._complete(*sampler, self._prepared, cache, rows, way.judge, key, dict(way.more))
                 found = found.tokens, found.lengths, found.failed, found.queries
                 of_way.append(jax.tree.map(lambda field, live=rows.live: np.asarray(field)[live], found))
         back = np.argsort(order, kind="stable")
         together = [jax.tree.map(lambda *fields: np.concatenate(fields)[back], *of_way) for of_way in parts]
         return [self._completed(Prefixes(tokens, lengths), *others) for tokens, lengths, *others in together]
-
-    def _batch_size(self, count: int) -> int:
-        """Rows of a batch: few sizes, since every other one is compiled anew."""
-        return min(self.config.decode_batch, 2 ** math.ceil(math.log2(max(count, 64))))
 
     def _completed(self, outputs: Prefixes, failed: np.ndarray, queries: Queries) -> Completed:
         valid = is_complete(*outputs, self.config.grammar) & ~failed
@@ -251,7 +259,7 @@ class Generator:
           [n, D + 1] float32, the likeliest tokens in their places [n, D + 1] int32). What is beyond a text's length
           means nothing.
         """
-        size = self._batch_size(len(texts.tokens))
+        size = self.config.decode_batch
         parts = []
         for start in range(0, len(texts.tokens), size):
             part = texts.tokens[start : start + size]
@@ -262,6 +270,14 @@ class Generator:
     def features(self, texts: Prefixes) -> np.ndarray:
         """Hidden states behind the last tokens: [n, E] float32."""
         return self.read(texts)[0][np.arange(len(texts.lengths)), texts.lengths]
+
+
+def _separated(sampler: Any) -> tuple[Any, list | None]:
+    """(what of a sampler decides its program, its numbers): ways that differ in numbers alone share one program."""
+    if jax.tree_util.all_leaves([sampler]):
+        return sampler, None
+    numbers, structure = jax.tree.flatten(sampler)
+    return structure, numbers
 
 
 def _filled(rows: np.ndarray, size: int) -> np.ndarray:

@@ -81,6 +81,7 @@ def _of_step(config: DyckConfig, step: Array) -> Array:
     return rng.stream(config.seed, "dyck/train", step)
 
 
+@jax.jit
 def debiased(average: PyTree, initial: PyTree, share: float) -> PyTree:
     """Takes the initial parameters, which have a `share` in the moving average, out of it."""
     return jax.tree.map(lambda mean, first: (mean - share * first) / (1.0 - share), average, initial)

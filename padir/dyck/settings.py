@@ -34,7 +34,7 @@ class DyckConfig:
       ema_decay: of the moving average of parameters that is used, without the initial ones' share (ours).
       num_samples: words that the language model writes without a prompt, to see whether they are valid.
       num_prompts, num_seeds: test prompts, and how often each sampler completes all of them.
-      decode_batch: rows decoded together.
+      decode_batch: rows decoded together, always as many.
       num_errors: first errors to collect for the verifier, and again to test it on. The verifier gets as many prefixes
         that are fine.
       collecting_top_p: nucleus of the completions that errors are collected from. The thesis does not say which.
@@ -64,7 +64,7 @@ class DyckConfig:
     num_samples: int = 10_000
     num_prompts: int = 10_000
     num_seeds: int = 5
-    decode_batch: int = 2000
+    decode_batch: int = 500
     num_errors: int = 441
     collecting_top_p: float = 0.9
     most_prompts: int = 200_000
@@ -135,7 +135,7 @@ class DyckConfig:
             num_prompts=300,
             num_seeds=2,
             decode_batch=300,
-            num_errors=80,
+            num_errors=75,
             num_validation=25,
             most_prompts=10_000,
             repetitions=2,

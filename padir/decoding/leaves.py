@@ -1,0 +1,40 @@
+"""Configurations whose numbers may be traced, so that one compiled program serves all their values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+
+Config = TypeVar("Config", bound=type)
+
+
+def with_leaves(*names: str) -> Callable[[Config], Config]:
+    """Makes a frozen dataclass a pytree whose fields `names` are leaves; what its other fields hold is structure.
+
+    Such a configuration is static wherever `jit` takes it as static, as before: its numbers are constants of the
+    program. As an ordinary argument its leaves are traced. Only numbers that enter arithmetic and decide neither shapes
+    nor branches can be. They are checked where a configuration is made, but not where JAX puts it together again.
+
+    Args:
+      names: fields that are numbers, None, or configurations with leaves of their own.
+    """
+
+    def register(config: Config) -> Config:
+        others = tuple(field.name for field in dataclasses.fields(config) if field.name not in names)
+
+        def flatten(value: Any) -> tuple[list[Any], tuple]:
+            return [getattr(value, name) for name in names], tuple(getattr(value, name) for name in others)
+
+        def unflatten(structure: tuple, leaves: Sequence[Any]) -> Any:
+            value = object.__new__(config)
+            for name, of in zip((*names, *others), (*leaves, *structure), strict=True):
+                object.__setattr__(value, name, of)
+            return value
+
+        jax.tree_util.register_pytree_node(config, flatten, unflatten)
+        return config
+
+    return register
