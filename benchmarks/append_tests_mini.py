@@ -3,7 +3,8 @@
     python benchmarks/append_tests_mini.py --output=benchmarks/results/append_tests_mini_cpu.json
 
 It trains a model of about 700,000 parameters, a linear verifier of every layer, and compares backtracking with plain
-sampling, a random verifier and block best-of-4: distinct correct test cases, and tokens generated.
+sampling, a random verifier and block best-of-4: distinct correct test cases, and tokens generated. Beside the result it
+draws them, as in the thesis's Figure 3.3.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import json
 import time
 from pathlib import Path
 
+from padir.appending import pictures
 from padir.appending.mini import MiniConfig, mini
+from padir.appending.protocol import Row
 from padir.benchmark.facts import run_facts
 from padir.files.atomic import write_text
 from padir.nn.network import NetworkConfig
@@ -44,6 +47,8 @@ def main() -> None:
     result = mini(config)
     facts |= {"seconds": time.monotonic() - begin, "config": dataclasses.asdict(config)}
     write_text(options.output, json.dumps({"facts": facts, **result}, indent=1) + "\n")
+    rows = {name: Row(**row) for name, row in result["rows"].items()}
+    pictures.draw(options.output.with_suffix(".png"), rows, f"A model of {result['parameters']:,} parameters")
     for name, row in result["rows"].items():
         print(f"{name}: {row['accuracy'][0]:.3f} ± {row['accuracy'][1]:.3f}, C {row['queries'][0]:.0f}")
     print("\n".join(claim["line"] for claim in result["claims"]))

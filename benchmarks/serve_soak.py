@@ -1,11 +1,11 @@
 """Keeps `padir serve` busy for a while, with faults: `python benchmarks/serve_soak.py --minutes=60 --output=soak.json`.
 
-First each text is translated by itself. Then the texts are asked for again by a Poisson process, in batches with
-others, beside clients that misbehave: they leave, stop in the middle of a body, send what is no request, or ask for
-more than the queue holds; and the server is stopped for a second now and then. What is counted: requests that were
-answered, those among them with a text that is not their own, and those without an answer; and the server's memory. At
-the end the server is told to stop while requests are in flight. The exit status is 1 if a request was lost or answered
-with another text, or if memory grew by more than a tenth from the first third to the last.
+First each model that the server offers translates each text by itself. Then they are asked for texts again by a Poisson
+process, in batches with others, beside clients that misbehave: they leave, stop in the middle of a body, send what is
+no request, or ask for more than the queue holds; and the server is stopped for a second now and then. What is counted:
+requests that were answered, those among them with a text that is not their own, and those without an answer; and the
+server's memory. At the end the server is told to stop while requests are in flight. The exit status is 1 if a request
+was lost or answered with another text, or if memory grew by more than a tenth from the first third to the last.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -25,6 +26,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from padir.benchmark.facts import run_facts
 from padir.benchmark.http_client import HttpClient
@@ -32,19 +34,21 @@ from padir.files.lines import lines_of
 
 # Texts that a client asks for at once.
 _FLOOD = 200
+# A model and a text that it is asked to translate.
+Asked = tuple[str, str]
 
 
 class Soak:
     """What has been asked of a server, and what came of it.
 
     Attributes:
-      expected: the translation of each text, made by itself.
+      expected: each model's translation of each text, made by itself.
       counts: 'own', 'another' and 'lost' requests; other statuses by number; faults by name.
       memory: (seconds since the start, resident megabytes of the server).
     """
 
     def __init__(self, port: int, seed: int):
-        self.expected: dict[str, str] = {}
+        self.expected: dict[Asked, str] = {}
         self.counts: Counter = Counter()
         self.memory: list[tuple[float, float]] = []
         self._port = port
@@ -52,29 +56,34 @@ class Soak:
         self.client = HttpClient(f"http://127.0.0.1:{port}")
 
     async def learn(self, texts: list[str]) -> None:
-        """Translates each text by itself: a request begins when the one before is answered."""
-        for text in texts:
-            status, body = await self.client.ask("/translate", {"q": text})
+        """Has each model translate each text by itself: a request begins when the one before is answered."""
+        _, offered = await self.client.ask("/models")
+        for asked in itertools.product((model["name"] for model in offered), texts):
+            status, body = await self._translate(asked)
             if status != 200:
                 raise RuntimeError(f"{status}: {body}")
-            self.expected[text] = body["translatedText"]
+            self.expected[asked] = body["translatedText"]
 
-    async def ask(self, text: str) -> None:
-        """Asks for one text and judges the answer."""
+    async def _translate(self, asked: Asked) -> tuple[int, Any]:
+        model, text = asked
+        return await self.client.ask("/translate", {"q": text, "model": model})
+
+    async def ask(self, asked: Asked) -> None:
+        """Asks a model for one text and judges the answer."""
         try:
             async with asyncio.timeout(120):
-                status, body = await self.client.ask("/translate", {"q": text})
+                status, body = await self._translate(asked)
         except (OSError, TimeoutError):
             self.counts["lost"] += 1
             return
         if status != 200:
             self.counts[str(status)] += 1
         else:
-            self.counts["own" if body["translatedText"] == self.expected[text] else "another"] += 1
+            self.counts["own" if body["translatedText"] == self.expected[asked] else "another"] += 1
 
     async def misbehave(self, pid: int) -> None:
         """One fault, chosen at random."""
-        text = self._random.choice(list(self.expected))
+        _, text = self._random.choice(list(self.expected))
         fault = self._random.choice(("leave", "half a body", "nonsense", "flood", "pause"))
         self.counts[fault] += 1
         body = json.dumps({"q": [text] * 4}).encode()
@@ -87,7 +96,7 @@ class Soak:
             size = self._random.randrange(200)
             await self._send(self._random.choice((head % size, b"")) + self._random.randbytes(size) + b"\r\n\r\n", 0.5)
         elif fault == "flood":
-            await asyncio.gather(*(self.ask(text) for text in self._random.choices(list(self.expected), k=_FLOOD)))
+            await asyncio.gather(*(self.ask(asked) for asked in self._random.choices(list(self.expected), k=_FLOOD)))
         else:
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(1)
@@ -104,7 +113,7 @@ class Soak:
 
     async def run(self, pid: int, minutes: float, rate: float) -> None:
         """Asks at `rate` requests per second, with a fault every two seconds, for so many minutes."""
-        began, texts = time.monotonic(), list(self.expected)
+        began, known = time.monotonic(), list(self.expected)
         end, next_fault, next_reading = began + 60 * minutes, began, began
         async with asyncio.TaskGroup() as group:
             while (now := time.monotonic()) < end:
@@ -114,15 +123,16 @@ class Soak:
                 if now >= next_reading:
                     self.memory.append((now - began, resident_megabytes(pid)))
                     next_reading = now + 5
-                group.create_task(self.ask(self._random.choice(texts)))
+                group.create_task(self.ask(self._random.choice(known)))
                 await asyncio.sleep(self._random.expovariate(rate))
 
     async def stop(self, server: subprocess.Popen) -> int:
         """Tells the server to stop while 50 requests are in flight, which must be answered; returns its status."""
-        asked = [asyncio.ensure_future(self.ask(text)) for text in list(self.expected)[:50]]
+        some = self._random.sample(list(self.expected), min(50, len(self.expected)))
+        in_flight = [asyncio.ensure_future(self.ask(asked)) for asked in some]
         await asyncio.sleep(0.2)
         server.terminate()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*in_flight)
         return await asyncio.to_thread(server.wait, 120)
 
 
@@ -175,7 +185,8 @@ async def soak(options: argparse.Namespace, rest: list[str]) -> dict:
     return {
         "minutes": options.minutes,
         "rate": options.rate,
-        "texts": len(state.expected),
+        "models": list(dict.fromkeys(model for model, _ in state.expected)),
+        "texts": len({text for _, text in state.expected}),
         "counts": dict(state.counts),
         "memory_growth": growth(state.memory),
         "memory_mb": state.memory,

@@ -87,6 +87,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._task: asyncio.Task | None = None
         self._closing = False
+        self._abandoned = False
 
     def __len__(self) -> int:
         """The number of items that wait."""
@@ -97,18 +98,23 @@ class Batcher:
         """Whether batches are taken."""
         return self._task is not None and not self._task.done()
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it has ended while work in the background went on, in a thread that nothing can stop."""
+        return self._abandoned
+
     def start(self) -> None:
         """Starts to take batches; an event loop must be running."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Finishes all items that wait and ends; work in the background is dropped."""
+        """Finishes all items that wait and ends; work in the background is dropped, what is being done of it left."""
         self._closing = True
         self._background.clear()
         self._arrived.set()
         if self._task is not None:
             await self._task
-        self._thread.shutdown()
+        self._thread.shutdown(wait=not self._abandoned)
 
     def in_background(self, call: Callable[[], None]) -> None:
         """Calls a function in the thread when no item waits; what it raises is logged."""
@@ -161,11 +167,20 @@ class Batcher:
                 if batch := self._take():
                     await loop.run_in_executor(self._thread, self._answer, batch, loop)
             elif self._background:
-                await loop.run_in_executor(self._thread, _logged, self._background.popleft())
+                await self._work_in_background(loop.run_in_executor(self._thread, _logged, self._background.popleft()))
             elif self._closing:
                 return
             else:
                 await self._arrived.wait()
+
+    async def _work_in_background(self, work: asyncio.Future) -> None:
+        """Waits until it is done, or until there is nothing else to do before the end: compiling may take minutes."""
+        while not (work.done() or self._closing and not self._queue):
+            self._arrived.clear()
+            arrived = asyncio.ensure_future(self._arrived.wait())
+            await asyncio.wait({work, arrived}, return_when=asyncio.FIRST_COMPLETED)
+            arrived.cancel()
+        self._abandoned = not work.done()
 
     async def _linger(self) -> None:
         """Waits for more items where several requests wait already, at most until the oldest has waited `max_wait`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 
 from padir.decoding.refinement import Refinement
@@ -45,7 +47,7 @@ def serve(
     """Serves translations until it is told to stop (SIGTERM, or Ctrl-C), and then finishes what is in flight.
 
     The server answers at once. `/health` says when all programs are compiled; before that, a request may have to wait
-    for a compilation.
+    for a compilation. One that nobody waits for does not delay the end: the process exits from here, with status 0.
 
     Args:
       run_dir: the run directory of the model, or another model that `padir.load` opens.
@@ -98,6 +100,11 @@ def serve(
     languages = None if source_language is None else (source_language, target_language)
     server = Server(models, limits, max_wait=max_wait_ms / 1e3, languages=languages, warm_up=warm_up)
     listen(server, host=host, port=port, cors_origins=cors_origins, hosts=hosts)
+    if server.batcher is not None and server.batcher.is_abandoned:
+        # The interpreter would wait for the thread that compiles; all requests have been answered.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _for_batches(translator: Translator) -> DecodeConfig:

@@ -10,22 +10,27 @@ class Client:
     def __init__(self, answers):
         self._answers = answers
 
-    async def ask(self, path, fields):
-        answer = self._answers[fields["q"]]
+    async def ask(self, path, fields=None):
+        if path == "/models":
+            return 200, [{"name": "one"}, {"name": "two"}]
+        answer = self._answers[fields["model"], fields["q"]]
         if isinstance(answer, OSError):
             raise answer
         return answer if isinstance(answer, tuple) else (200, {"translatedText": answer})
 
 
-def test_answers_are_judged(load_script):
+def test_answers_are_judged_by_model_and_text(load_script):
     soak = load_script("serve_soak").Soak(1, 0)
-    soak.client = Client({"a": "A", "b": "B"})
+    translations = {("one", "a"): "A", ("one", "b"): "B", ("two", "a"): "C", ("two", "b"): "B"}
+    soak.client = Client(translations)
     asyncio.run(soak.learn(["a", "b"]))
-    assert soak.expected == {"a": "A", "b": "B"}
-    soak.client = Client({"a": "B", "b": "B", "c": OSError(), "d": (429, {})})
-    for text in "abbcd":
-        asyncio.run(soak.ask(text))
-    assert soak.counts == {"another": 1, "own": 2, "lost": 1, "429": 1}
+    assert soak.expected == translations
+    lost = {("one", "c"): OSError(), ("two", "d"): (429, {})}
+    # The first model's answer is the second one's.
+    soak.client = Client({**translations, **lost, ("one", "a"): "C"})
+    for asked in [*translations, ("two", "b"), *lost]:
+        asyncio.run(soak.ask(asked))
+    assert soak.counts == {"another": 1, "own": 4, "lost": 1, "429": 1}
 
 
 def test_memory(load_script):

@@ -8,6 +8,7 @@ import tiny_dyck
 from padir.data.dyck import first_errors
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
+from padir.decoding.rejection import BestOf
 from padir.decoding.verifiers import RandomVerifier
 from padir.dyck.generator import GREEDY, Completion, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.language_model import SOURCE, model_of
@@ -76,6 +77,26 @@ def test_completion_depends_on_the_prompts_number_and_the_stream_alone(generator
     faults = first_errors(*first.outputs, CONFIG.grammar).positions
     np.testing.assert_array_equal(first.valid, (faults == 0) & (first.outputs.lengths == 7))
     assert first.means()["queries"] == first.queries.mean()
+
+
+def test_samplers_that_differ_in_numbers_share_a_program(prompts):
+    """Compiling takes longer than completing: `padir dyck` has dozens of samplers, and few programs."""
+    generator, probe = tiny_dyck.generator(), tiny_dyck.probe()
+    numbers = [(1, 2, None, 0.9), (4, 1, None, 0.5), (0, 4, None, 1.0)]
+    ways = [
+        Completion(Backtracking(quota, stride, threshold, sampling=nucleus(top_p)), "one", probe)
+        for quota, stride, threshold, top_p in numbers
+    ]
+    together = generator.complete_all(prompts, ways)
+    assert generator._complete._cache_size() == 1
+    generator.complete(prompts.some(np.arange(3)), ways[0].sampler, probe, stream="two")
+    assert generator._complete._cache_size() == 1
+    for way, found in zip(ways, together, strict=True):
+        alone = tiny_dyck.generator().complete(prompts, way.sampler, probe, stream="one")
+        np.testing.assert_array_equal(found.outputs.tokens, alone.outputs.tokens)
+    assert len({found.queries.sum() for found in together}) == 3
+    generator.complete(prompts, BestOf(2), probe, stream="one")
+    assert generator._complete._cache_size() == 2
 
 
 def test_queries_are_tokens_kept_and_erased(generator, prompts):

@@ -45,7 +45,7 @@ def test_every_setting_of_the_thesis_is_there():
         "backtracking without argmax, top_p 0.9": (4, 4, None, False),
     }
     assert named["baseline, top_p 0.9"][0].sampling.top_p == 0.9
-    assert named["baseline, top_p 1.0"][0].sampling.top_p is None
+    assert named["baseline, top_p 1.0"][0].sampling.top_p == 1.0
     checked = {name for name, (of, _) in named.items() if of.check_rewritten}
     assert checked == {f"backtracking, rewritten tokens checked, top_p {p}" for p in (0.9, 1.0)}
 

@@ -234,3 +234,33 @@ def test_work_in_the_background_waits_for_items_and_may_fail(caplog):
 
     run(test)
     assert "no memory" in caplog.text
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_the_end_waits_for_work_in_the_background_only_if_an_item_does(waiting):
+    begun, free, left = threading.Event(), threading.Event(), []
+
+    def work():
+        begun.set()
+        assert free.wait(30)
+        left.append("done")
+
+    async def test(batcher, device):
+        batcher.in_background(work)
+        batcher.in_background(lambda: left.append("begun after the end"))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        items = [item(1)] if waiting else []
+        batcher.submit(items)
+        closing = asyncio.ensure_future(batcher.close())
+        if waiting:
+            await asyncio.sleep(0.05)
+            assert not closing.done()
+            free.set()
+        await closing
+        assert batcher.is_abandoned == (not waiting)
+        assert await values(items) == [2] * len(items)
+        assert left == ["done"] * len(items)
+        free.set()
+
+    run(test)

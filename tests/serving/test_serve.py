@@ -1,16 +1,19 @@
 """`padir serve` as a process: a trained model behind a socket, and how it stops."""
 
 import json
+import os
 import signal
 import socket
 import threading
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 from stand_in import StandIn, train_vocabulary
 
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.serving import listen as listening
 from padir.serving import serve as serving
 from padir.serving.app import Server
 from padir.serving.limits import Limits
@@ -40,6 +43,19 @@ def test_a_real_model_translates_and_what_is_in_flight_is_finished(served):
     assert [answer["translatedText"] for answer in answers] == ["I don't have any time today."]
     assert answers[0]["model"] == "tatoeba_de_en_padir" and 1 <= answers[0]["stepsRun"] <= 4
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize("abandoned", [True, False])
+def test_the_process_does_not_wait_for_a_program_that_nobody_needs(monkeypatch, abandoned):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+
+    def listens(server, **options):
+        server.batcher = SimpleNamespace(is_abandoned=abandoned)
+
+    monkeypatch.setattr(listening, "listen", listens)
+    serve(run_dir="tatoeba_de_en_padir", warm_up=False)
+    assert ended == [0] * abandoned
 
 
 @pytest.mark.parametrize(
