@@ -13,7 +13,7 @@ from padir.appending import thesis
 from padir.appending.protocol import Row
 from padir.theory.pictures import save
 
-# What the names of settings of one kind begin with, and the colour of that kind.
+# What the names of settings of one kind begin with, and the colour of that kind; the first that fits counts.
 _KINDS = {"block": "tab:orange", "backtracking, random": "tab:grey", "Q": "tab:blue", "backtracking": "tab:blue"}
 _OTHERS = "tab:green"
 
@@ -34,7 +34,9 @@ def _points(axes: Axes, points: Mapping[str, tuple[float, float, float, float]],
 
 
 def draw(path: Path, rows: Mapping[str, Row], title: str) -> None:
-    """Ours, and the thesis's of CodeLlama-7B, hollow: of plain sampling the best setting; ± the standard error.
+    """Draws our settings, and beside them the thesis's of CodeLlama-7B (hollow; of plain sampling only the best).
+
+    Bars are standard errors.
 
     Args:
       path: the PNG file.
@@ -54,8 +56,8 @@ def draw(path: Path, rows: Mapping[str, Row], title: str) -> None:
     theirs.set_title("Thesis, CodeLlama-7B", fontsize=10)
     for axes in (ours, theirs):
         axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        # At most two powers of ten would be labelled otherwise.
-        axes.set_yticks(np.geomspace(low, high, 6), [f"{tick:,.0f}" for tick in np.geomspace(low, high, 6)])
+        # Only powers of ten would be labelled otherwise, of which there may be none.
+        ticks = np.geomspace(*axes.get_ylim(), 6)
+        axes.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
         axes.minorticks_off()
     save(figure, path)

@@ -14,9 +14,10 @@ Config = TypeVar("Config", bound=type)
 def with_leaves(*names: str) -> Callable[[Config], Config]:
     """Makes a frozen dataclass a pytree whose fields `names` are leaves; what its other fields hold is structure.
 
-    Such a configuration is static wherever `jit` takes it as static, as before: its numbers are constants of the
-    program. As an ordinary argument its leaves are traced. Only numbers that enter arithmetic and decide neither shapes
-    nor branches can be. They are checked where a configuration is made, but not where JAX puts it together again.
+    Where `jit` takes such a configuration as static, its numbers are constants of the program; as an ordinary argument
+    they are traced. A leaf must be a number that enters arithmetic and decides neither shapes nor branches. When JAX
+    puts a configuration together again, `__post_init__` is left out, which could not check what is traced. (That is why
+    this is not `jax.tree_util.register_dataclass`.)
 
     Args:
       names: fields that are numbers, None, or configurations with leaves of their own.

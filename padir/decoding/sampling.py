@@ -194,7 +194,7 @@ class Sampling:
       temperature: divides the logits first; 0 is greedy, 1 draws from the model's own distribution.
       top_k: draw among the k likeliest tokens only (of equal ones, the lower id counts as likelier).
       top_p: draw among the fewest likeliest tokens that hold at least this probability, and those as likely as
-        the last of them (nucleus sampling, Holtzman et al. 2020). At most one of top_k and top_p.
+        the last of them (nucleus sampling, Holtzman et al. 2020); 1 takes all. At most one of top_k and top_p.
     """
 
     temperature: float = 0.0

@@ -260,7 +260,7 @@ def law(sampling: Sampling, log_probs: np.ndarray) -> np.ndarray:
     if sampling.top_k is not None:
         # Stable: of equal ones, the lower id counts as likelier.
         chances[np.argsort(-warm, kind="stable")[int(sampling.top_k) :]] = 0.0
-    elif sampling.top_p is not None:
+    elif sampling.top_p is not None and sampling.top_p < 1.0:
         ordered = -np.sort(-chances) / chances.sum()
         # A token is inside while those before it do not yet hold top_p, so the likeliest always is.
         last = np.count_nonzero(np.cumsum(ordered) - ordered < sampling.top_p) - 1

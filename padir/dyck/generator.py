@@ -1,7 +1,7 @@
 """The trained language model as a generator: it completes prompts with any sampler, in batches of one shape.
 
-All batches have as many rows, and samplers that differ in numbers alone share a program: compiling one takes as long as
-completing hundreds of prompts.
+All batches have the same number of rows, and samplers that differ in numbers alone share a program: compiling one takes
+as long as completing hundreds of prompts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_VERIFIER = AlwaysAccept()
 
 
 def nucleus(top_p: float) -> Sampling:
-    """Sampling from the likeliest tokens that hold `top_p`; 1 takes all, in the program of any other share."""
+    """Sampling from the likeliest tokens that hold `top_p`; 1 takes all, and is no other program than 0.9."""
     return Sampling(temperature=1.0, top_p=top_p)
 
 
@@ -273,7 +273,7 @@ class Generator:
 
 
 def _separated(sampler: Any) -> tuple[Any, list | None]:
-    """(what of a sampler decides its program, its numbers): ways that differ in numbers alone share one program."""
+    """(what of a sampler decides its program, its numbers); of a sampler that is no pytree, (itself, None)."""
     if jax.tree_util.all_leaves([sampler]):
         return sampler, None
     numbers, structure = jax.tree.flatten(sampler)

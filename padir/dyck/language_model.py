@@ -83,7 +83,7 @@ def _of_step(config: DyckConfig, step: Array) -> Array:
 
 @jax.jit
 def debiased(average: PyTree, initial: PyTree, share: float) -> PyTree:
-    """Takes the initial parameters, which have a `share` in the moving average, out of it."""
+    """Takes the initial parameters, which have a `share` in the moving average, out of it; one program for all."""
     return jax.tree.map(lambda mean, first: (mean - share * first) / (1.0 - share), average, initial)
 
 

@@ -34,7 +34,7 @@ class DyckConfig:
       ema_decay: of the moving average of parameters that is used, without the initial ones' share (ours).
       num_samples: words that the language model writes without a prompt, to see whether they are valid.
       num_prompts, num_seeds: test prompts, and how often each sampler completes all of them.
-      decode_batch: rows decoded together, always as many.
+      decode_batch: rows of every batch; a smaller one is filled up. Also prompts drawn at a time in search of errors.
       num_errors: first errors to collect for the verifier, and again to test it on. The verifier gets as many prefixes
         that are fine.
       collecting_top_p: nucleus of the completions that errors are collected from. The thesis does not say which.

@@ -87,7 +87,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._task: asyncio.Task | None = None
         self._closing = False
-        self._abandoned = False
+        self._left_work_behind = False
 
     def __len__(self) -> int:
         """The number of items that wait."""
@@ -99,22 +99,25 @@ class Batcher:
         return self._task is not None and not self._task.done()
 
     @property
-    def is_abandoned(self) -> bool:
+    def left_work_behind(self) -> bool:
         """Whether it has ended while work in the background went on, in a thread that nothing can stop."""
-        return self._abandoned
+        return self._left_work_behind
 
     def start(self) -> None:
         """Starts to take batches; an event loop must be running."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Finishes all items that wait and ends; work in the background is dropped, what is being done of it left."""
+        """Finishes all items that wait, and ends.
+
+        Work in the background that has not begun is dropped. Work that has begun is not waited for.
+        """
         self._closing = True
         self._background.clear()
         self._arrived.set()
         if self._task is not None:
             await self._task
-        self._thread.shutdown(wait=not self._abandoned)
+        self._thread.shutdown(wait=not self._left_work_behind)
 
     def in_background(self, call: Callable[[], None]) -> None:
         """Calls a function in the thread when no item waits; what it raises is logged."""
@@ -157,6 +160,8 @@ class Batcher:
         if len(waiting) < len(self._queue):
             self._metrics.dropped.add(reason, by=len(self._queue) - len(waiting))
             self._queue = deque(waiting)
+            # Nothing may be left to do before the end.
+            self._arrived.set()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -180,7 +185,7 @@ class Batcher:
             arrived = asyncio.ensure_future(self._arrived.wait())
             await asyncio.wait({work, arrived}, return_when=asyncio.FIRST_COMPLETED)
             arrived.cancel()
-        self._abandoned = not work.done()
+        self._left_work_behind = not work.done()
 
     async def _linger(self) -> None:
         """Waits for more items where several requests wait already, at most until the oldest has waited `max_wait`."""

@@ -54,6 +54,9 @@ def listen(
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         listening.run()
+    except KeyboardInterrupt:
+        # Ctrl-C, raised once more when uvicorn has finished.
+        pass
     except SystemExit as stop:
         # uvicorn has logged why; it exits so when the address cannot be bound.
         raise PadirError(f"serve: cannot listen on {host} port {port}; is another server running there?") from stop

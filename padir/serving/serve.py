@@ -100,7 +100,7 @@ def serve(
     languages = None if source_language is None else (source_language, target_language)
     server = Server(models, limits, max_wait=max_wait_ms / 1e3, languages=languages, warm_up=warm_up)
     listen(server, host=host, port=port, cors_origins=cors_origins, hosts=hosts)
-    if server.batcher is not None and server.batcher.is_abandoned:
+    if server.batcher is not None and server.batcher.left_work_behind:
         # The interpreter would wait for the thread that compiles; all requests have been answered.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -246,6 +246,10 @@ def test_the_benchmark_of_verified_decoding():
     *others, verified = benchmarked()
     assert [(system.run_dir, system.verify_with) for system in others] == [("a", None)] * 2 + [("p", None)] * 2
     assert (verified.run_dir, verified.verify_with, verified.decode) == ("p", "a", Verified())
+    shallow = "SYSTEMS=[@shallow/System(), @verified/System()]"
+    config.parse(["bench/verified.gin"], ["AR_DIR='a'", "PADIR_DIR='p'", "DATA_DIR='d'", "SHALLOW_DIR='s'", shallow])
+    assert [(system.run_dir, system.verify_with) for system in benchmarked()] == [("s", None), ("p", "a")]
+    assert benchmarked()[0].decode == Autoregressive()
 
 
 @pytest.mark.parametrize(("files", "count"), [(("paper", "fixed_32"), 34), (("paper", "fixed_32", "shallow"), 21)])

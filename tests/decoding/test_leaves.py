@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from padir.decoding import stepwise
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.leaves import with_leaves
 from padir.decoding.sampling import Sampling
+from padir.decoding.sampling import _nucleus as nucleus
 from padir.errors import PadirError
 
 
@@ -55,14 +57,16 @@ def test_one_program_serves_every_nucleus():
             for got, expected in zip(draw(sampling, logits, key), sampling(logits, key), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert len(traced) == 1
-    # A nucleus of everything is no nucleus, whatever the rounding of sums.
-    keys = [jax.random.key(seed) for seed in range(200)]
+
+
+def test_a_nucleus_of_everything_forbids_nothing_however_sums_are_rounded():
     rare = jnp.log(jnp.array([[1.0 - 1e-7, 1e-9, 5e-8, 0.0, 2e-8]]))
-    everything = Sampling(1.0, top_p=1.0)
-    assert [draw(everything, rare, key)[0].item() for key in keys] == [
-        Sampling(1.0)(rare, key)[0].item() for key in keys
-    ]
-    assert len(traced) == 1
+    for top_p in (1.0, jnp.float32(1.0)):
+        np.testing.assert_array_equal(nucleus(rare, top_p), rare)
+        np.testing.assert_array_equal(jax.jit(nucleus)(rare, top_p), rare)
+    assert (nucleus(rare, 0.9) == -jnp.inf).sum() == 4
+    everything, all_there = Sampling(1.0, top_p=1.0), np.exp(rare[0])
+    np.testing.assert_allclose(stepwise.law(everything, rare[0]), all_there / all_there.sum(), rtol=1e-5)
 
 
 def test_backtracking_has_the_leaves_that_enter_arithmetic_only():

@@ -10,6 +10,7 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
 from padir.decoding.rejection import BestOf
 from padir.decoding.verifiers import RandomVerifier
+from padir.dyck import generator as generators
 from padir.dyck.generator import GREEDY, Completion, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.language_model import SOURCE, model_of
 
@@ -79,24 +80,27 @@ def test_completion_depends_on_the_prompts_number_and_the_stream_alone(generator
     assert first.means()["queries"] == first.queries.mean()
 
 
-def test_samplers_that_differ_in_numbers_share_a_program(prompts):
+def test_samplers_that_differ_in_numbers_share_a_program(prompts, monkeypatch):
     """Compiling takes longer than completing: `padir dyck` has dozens of samplers, and few programs."""
     generator, probe = tiny_dyck.generator(), tiny_dyck.probe()
-    numbers = [(1, 2, None, 0.9), (4, 1, None, 0.5), (0, 4, None, 1.0)]
+    numbers = [(1, 2, 0.5, 0.9, 0), (4, 1, 0.4, 0.5, 1), (0, 4, 0.6, 1.0, 0)]
     ways = [
-        Completion(Backtracking(quota, stride, threshold, sampling=nucleus(top_p)), "one", probe)
-        for quota, stride, threshold, top_p in numbers
+        Completion(Backtracking(quota, stride, threshold, nucleus(top_p), erasable), "one", probe)
+        for quota, stride, threshold, top_p, erasable in numbers
     ]
     together = generator.complete_all(prompts, ways)
     assert generator._complete._cache_size() == 1
     generator.complete(prompts.some(np.arange(3)), ways[0].sampler, probe, stream="two")
     assert generator._complete._cache_size() == 1
-    for way, found in zip(ways, together, strict=True):
-        alone = tiny_dyck.generator().complete(prompts, way.sampler, probe, stream="one")
-        np.testing.assert_array_equal(found.outputs.tokens, alone.outputs.tokens)
-    assert len({found.queries.sum() for found in together}) == 3
     generator.complete(prompts, BestOf(2), probe, stream="one")
     assert generator._complete._cache_size() == 2
+    # The same as with numbers that are constants of the program.
+    monkeypatch.setattr(generators, "_separated", lambda sampler: (sampler, None))
+    for found, alone in zip(together, generator.complete_all(prompts, ways), strict=True):
+        np.testing.assert_array_equal(found.outputs.tokens, alone.outputs.tokens)
+        np.testing.assert_array_equal(found.queries, alone.queries)
+    assert generator._complete._cache_size() == 5
+    assert len({found.queries.sum() for found in together}) == 3
 
 
 def test_queries_are_tokens_kept_and_erased(generator, prompts):

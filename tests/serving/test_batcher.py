@@ -236,6 +236,27 @@ def test_work_in_the_background_waits_for_items_and_may_fail(caplog):
     assert "no memory" in caplog.text
 
 
+def test_the_end_does_not_wait_once_the_last_item_is_withdrawn():
+    free = threading.Event()
+
+    async def test(batcher, device):
+        begun = threading.Event()
+        batcher.in_background(lambda: begun.set() or free.wait(30))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        first = item(1)
+        batcher.submit([first])
+        closing = asyncio.ensure_future(batcher.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        batcher.withdraw([first], "client")
+        await closing
+        assert batcher.left_work_behind and not device.batches
+        free.set()
+
+    run(test)
+
+
 @pytest.mark.parametrize("waiting", [False, True])
 def test_the_end_waits_for_work_in_the_background_only_if_an_item_does(waiting):
     begun, free, left = threading.Event(), threading.Event(), []
@@ -258,7 +279,7 @@ def test_the_end_waits_for_work_in_the_background_only_if_an_item_does(waiting):
             assert not closing.done()
             free.set()
         await closing
-        assert batcher.is_abandoned == (not waiting)
+        assert batcher.left_work_behind == (not waiting)
         assert await values(items) == [2] * len(items)
         assert left == ["done"] * len(items)
         free.set()

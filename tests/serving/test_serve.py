@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import urllib.request
 from types import SimpleNamespace
 
@@ -45,17 +46,17 @@ def test_a_real_model_translates_and_what_is_in_flight_is_finished(served):
     assert process.wait() == 0
 
 
-@pytest.mark.parametrize("abandoned", [True, False])
-def test_the_process_does_not_wait_for_a_program_that_nobody_needs(monkeypatch, abandoned):
+@pytest.mark.parametrize("left", [True, False])
+def test_the_process_does_not_wait_for_a_program_that_nobody_needs(monkeypatch, left):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
 
     def listens(server, **options):
-        server.batcher = SimpleNamespace(is_abandoned=abandoned)
+        server.batcher = SimpleNamespace(left_work_behind=left)
 
     monkeypatch.setattr(listening, "listen", listens)
     serve(run_dir="tatoeba_de_en_padir", warm_up=False)
-    assert ended == [0] * abandoned
+    assert ended == [0] * left
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,22 @@ def test_a_port_that_is_taken(tmp_path):
         port = taken.getsockname()[1]
         with pytest.raises(PadirError, match=f"cannot listen on 127.0.0.1 port {port}"):
             listen(server, host="127.0.0.1", port=port)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_as_if_nothing_had_happened(tmp_path, number):
+    stand_in = StandIn(train_vocabulary(tmp_path / "v.model"))
+    server = Server([ServedModel("one", stand_in, Refinement(), (1,))], Limits(), warm_up=False)
+    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+
+    def stop():
+        while not (server.batcher and server.batcher.is_running):
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    listen(server, host="127.0.0.1", port=0)
+    stopping.join()
+    assert not server.batcher.is_running and not server.batcher.left_work_behind
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
