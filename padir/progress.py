@@ -29,8 +29,8 @@ def progress(
       active: whether this process shows it; of several processes that share a terminal, one should.
 
     Returns:
-      A `tqdm` object: iterable, closable, with `.update(n)`. It prints nothing when standard
-      error is not a terminal, so that logs of batch jobs stay readable.
+      A `tqdm` object: iterable, closable, with `.update(n)`. It prints nothing when standard error is neither a
+      terminal nor a notebook's, so that logs of batch jobs stay readable.
     """
     return tqdm(
         iterable,
@@ -38,12 +38,17 @@ def progress(
         unit=f" {unit}",
         total=total,
         initial=initial,
-        disable=not (active and sys.stderr.isatty()),
+        disable=not (active and _is_watched()),
         dynamic_ncols=True,
     )
 
 
+def _is_watched() -> bool:
+    # What a notebook's kernel writes to is shown as it comes, but is no terminal.
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+
+
 def announce(text: str) -> None:
-    """Says on standard error what long work comes next that cannot count its items; like a bar, only to a terminal."""
-    if sys.stderr.isatty():
+    """Says on standard error what long work comes next that cannot count its items; like a bar, only to who watches."""
+    if _is_watched():
         print(text, file=sys.stderr)

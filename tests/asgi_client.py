@@ -21,7 +21,7 @@ async def serving(server, **options):
         yield ask
 
 
-async def call(app, path, body=None, content_type=b"application/json", *, headers=(), leave=None):
+async def call(app, path, body=None, content_type=b"application/json", *, headers=(), host=b"test", leave=None):
     """Returns (status, body, JSON if it is some); the client leaves when the event `leave` is set."""
     sent, leave = [], leave or asyncio.Event()
     chunks = [body or b""] if isinstance(body or b"", bytes) else list(body)
@@ -49,7 +49,7 @@ async def call(app, path, body=None, content_type=b"application/json", *, header
         "query_string": b"",
         "root_path": "",
         "scheme": "http",
-        "headers": [(b"content-type", content_type), (b"host", b"test"), *headers],
+        "headers": [(b"content-type", content_type), (b"host", host), *headers],
         "client": ("test", 1),
         "server": ("test", 80),
     }

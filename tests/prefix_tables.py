@@ -163,6 +163,37 @@ def law(tables, room, accepts):
     return laws
 
 
+def law_of_blocks(tables, room, size, chosen):
+    """Probability of each output if blocks of up to `size` tokens follow one another.
+
+    `chosen` is given the law of a block's candidates, by the whole text, and returns that of the one that goes on.
+    """
+    laws, frontier = {}, {(): 1.0}
+    while frontier:
+        following = {}
+        for text, probability in frontier.items():
+            for longer, share in chosen(_candidates(tables, text, min(room, len(text) + size))).items():
+                ends = longer[-1] == EOS_ID or len(longer) == room
+                (laws if ends else following)[longer] = probability * share
+        frontier = following
+    np.testing.assert_allclose(sum(laws.values()), 1.0, rtol=1e-9)
+    return laws
+
+
+def _candidates(tables, text, limit):
+    """The generator's law of what follows a text, up to EOS or `limit` tokens of both together."""
+    complete, frontier = {}, {text: 1.0}
+    while frontier:
+        following = {}
+        for prefix, probability in frontier.items():
+            odds = np.exp(tables.log_probs[tables.hash(prefix)].astype(np.float64))
+            for token in np.flatnonzero(odds).tolist():
+                ends = token == EOS_ID or len(prefix) + 1 == limit
+                (complete if ends else following)[*prefix, token] = probability * odds[token] / odds.sum()
+        frontier = following
+    return complete
+
+
 def z_of_chi_square(found, laws):
     """How far frequencies are from `laws`, in standard deviations of χ²; outputs expected less than 5 times are one."""
     pairs = zip(found.tokens.tolist(), found.lengths.tolist(), strict=True)

@@ -16,8 +16,12 @@ class HttpClient:
     A context manager of asyncio, which closes the connections.
     """
 
-    def __init__(self, url: str):
-        """Opens nothing yet; `url` is 'http://HOST:PORT'.
+    def __init__(self, url: str, *, seconds: float = 600.0):
+        """Opens nothing yet.
+
+        Args:
+          url: 'http://HOST:PORT'.
+          seconds: how long to wait for an answer.
 
         Raises:
           PadirError: it is another kind of URL.
@@ -25,7 +29,7 @@ class HttpClient:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
             raise PadirError(f"url: {url!r} is not of the form http://HOST:PORT")
-        self._host, self._port = parts.hostname, parts.port or 80
+        self._host, self._port, self._seconds = parts.hostname, parts.port or 80, seconds
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def __aenter__(self) -> HttpClient:
@@ -39,8 +43,13 @@ class HttpClient:
         """Returns (status, body): by POST if there are fields, else by GET. The body is parsed if it is JSON.
 
         Raises:
-          OSError: the server cannot be reached, or closes the connection before its answer is complete.
+          OSError: the server cannot be reached, closes the connection before its answer is complete, takes too long, or
+            answers in another protocol.
         """
+        async with asyncio.timeout(self._seconds):
+            return await self._ask(path, fields)
+
+    async def _ask(self, path: str, fields: dict[str, Any] | None) -> tuple[int, Any]:
         body = b"" if fields is None else json.dumps(fields).encode()
         method = "GET" if fields is None else "POST"
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Length: {len(body)}\r\n"
@@ -71,7 +80,11 @@ class HttpClient:
                 name, _, value = line.decode("latin-1").partition(":")
                 headers[name.lower()] = value.strip()
             body = await reader.readexactly(int(headers.get("content-length", 0)))
+            is_json = headers.get("content-type", "").startswith("application/json")
+            parsed = json.loads(body) if is_json else body.decode()
             keep = headers.get("connection", "") != "close"
+        except (ValueError, IndexError) as error:
+            raise OSError("the answer is not one of HTTP") from error
         except asyncio.IncompleteReadError as error:
             raise OSError("the server has closed the connection before its answer was complete") from error
         finally:
@@ -80,5 +93,4 @@ class HttpClient:
                 self._idle.append(connection)
             else:
                 writer.close()
-        is_json = headers.get("content-type", "").startswith("application/json")
-        return status, json.loads(body) if is_json else body.decode()
+        return status, parsed

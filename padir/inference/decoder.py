@@ -273,8 +273,9 @@ class Decoder:
         batch = (np.zeros((1, size), kind) for size, kind in ((width, np.int32), (bucket, np.int32), (bucket, bool)))
         read, start, fixed = batch
         read[0, : len(source)], start[0, : len(tokens)], fixed[0, : len(tokens)] = source, tokens, clamped
+        decode, steps = decode.steps_as_data
         run = continuation_program(self.model, decode)
-        return jax.device_get(run(self.decoding_params, read, start, fixed, self._key))
+        return jax.device_get(run(self.decoding_params, read, start, fixed, self._key, *steps))
 
     def inputs(self, decode: DecodeConfig) -> tuple[DecodingParams, Helper | Judge | None]:
         """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and who helps it."""

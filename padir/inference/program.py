@@ -51,11 +51,13 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
 
 @functools.cache
 def continuation_program(model: PadirModel, decode: Refinement) -> Callable[..., Hypotheses]:
-    """Returns the jitted `continuation.decode` of (parameters, source, tokens, clamped, key)."""
+    """Returns the jitted `continuation.decode` of (parameters, source, tokens, clamped, key, number of steps)."""
 
     @jax.jit
-    def run(params: DecodingParams, source: Array, tokens: Array, clamped: Array, key: Array) -> Hypotheses:
-        return continuation.decode(model, params, source, tokens, clamped, key, decode)
+    def run(
+        params: DecodingParams, source: Array, tokens: Array, clamped: Array, key: Array, *steps: Array
+    ) -> Hypotheses:
+        return continuation.decode(model, params, source, tokens, clamped, key, decode, *steps)
 
     return run
 

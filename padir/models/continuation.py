@@ -74,6 +74,7 @@ def decode(
     clamped: Array,
     key: Array,
     config: Refinement,
+    num_steps: Array | None = None,
 ) -> Hypotheses:
     """Refines edited hypotheses further: the first step reads them as they are, and no step changes what is clamped.
 
@@ -88,6 +89,7 @@ def decode(
       clamped: [B, L] bool.
       key: randomness of the start and of sampling.
       config: one of `for_one_hypothesis`.
+      num_steps: see `refine`.
 
     Returns:
       `Hypotheses` with K = 1 and L = max_target_length.
@@ -115,7 +117,7 @@ def decode(
     state = state.replace(tokens=tokens, proposal=tokens, conditioning=conditioning)
     if state.remasked is not None:
         state = state.replace(remasked=state.remasked & ~clamped)
-    state = go_on(step, state, start, inside, config, key=sampling_key, num_pieces=model.ids.num_pieces)
+    state = go_on(step, state, start, inside, config, num_steps, key=sampling_key, num_pieces=model.ids.num_pieces)
 
     written = state.proposal
     if config.drop_repeats:

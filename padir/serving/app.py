@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.resources
 import logging
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -34,6 +35,8 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
 }
+# The header of a request: a name or an address, and perhaps a port.
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
 _LOG = logging.getLogger("uvicorn.error")
 # What a request may take before the server is ready: it may wait for a compilation.
 COMPILING_SECONDS = 300.0
@@ -90,12 +93,12 @@ class Server:
         """Raises RequestRefused if the request calls the server by a name that is not its own."""
         if not self.hosts:
             return
-        try:
-            called = request.url.hostname
-        except ValueError:
-            called = request.headers.get("host")
-        if called not in self.hosts:
-            message = f"Host: this server is not called {str(called)[:100]!r}; start it with --hosts to allow that"
+        # Not `request.url`, which has the server's address in place of a name that it cannot read.
+        called = request.headers.get("host", "")
+        name = _HOST.fullmatch(called)
+        if name is None or name[1].lower() not in self.hosts:
+            said = called if name is None else name[1]
+            message = f"Host: this server is not called {said[:100]!r}; start it with --hosts to allow that"
             raise RequestRefused(400, message)
 
     @contextlib.asynccontextmanager
@@ -245,7 +248,7 @@ def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequ
         Route("/models", _counted(server, server.offered)),
         Route("/health", server.health),
         Route("/metrics", server.show_metrics),
-        *(Route(path, _file(content, kind)) for path, (content, kind) in _page().items()),
+        *(Route(path, _file(server, content, kind)) for path, (content, kind) in _page().items()),
     ]
     middleware = []
     if cors_origins:
@@ -265,7 +268,7 @@ def _counted(server: Server, endpoint: Callable[[Request], Awaitable[Response]])
     async def answer(request: Request) -> Response:
         """Calls the endpoint; whatever it raises becomes a status and a message."""
         request.state.began, request.state.may_compile = time.monotonic(), server.is_warming
-        path = request.url.path
+        path = request.scope["path"]
         try:
             server.check_host(request)
             response = await endpoint(request)
@@ -313,8 +316,9 @@ def _page() -> dict[str, tuple[bytes, str]]:
     return found
 
 
-def _file(content: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+def _file(server: Server, content: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
     async def send(request: Request) -> Response:
+        server.check_host(request)
         return Response(content, media_type=media_type, headers=_HEADERS)
 
     return send

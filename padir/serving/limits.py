@@ -33,7 +33,8 @@ class Limits:
       max_alternatives: further hypotheses of a text, and hypotheses of a decode. Each number of hypotheses is a program
         of its own, so this bounds how many a client can have compiled.
       max_steps: decoder passes of a refinement.
-      max_seconds: seconds from the first byte of a request to its answer. The deadline also drops texts that wait.
+      max_connections: open connections; a further one is answered 503.
+      max_seconds: seconds from the head of a request to its answer. The deadline also drops texts that wait.
         Requests that come before all programs are compiled may take five minutes.
     """
 
@@ -43,6 +44,7 @@ class Limits:
     max_queue: int = 1024
     max_alternatives: int = 4
     max_steps: int = 32
+    max_connections: int = 1000
     max_seconds: float = 30.0
 
     def __post_init__(self):

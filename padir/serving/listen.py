@@ -46,6 +46,7 @@ def listen(
         server_header=False,
         lifespan="on",
         ws="none",
+        limit_concurrency=server.limits.max_connections,
         # A request is answered by its deadline at the latest.
         timeout_graceful_shutdown=math.ceil(max(server.limits.max_seconds, COMPILING_SECONDS)) + 1,
     )

@@ -218,6 +218,41 @@ def test_errors_of_a_noisy_generator_under_a_perfect_verifier(config, share):
     assert int(found.queries.queries.max()) <= DEPTH + config.quota * config.stride
 
 
+@pytest.mark.parametrize("check_rewritten", [False, True])
+def test_a_larger_stride_pays_where_an_early_token_leads_to_errors(check_rewritten):
+    """The verifier sees an error late: an unlikely first token, which is fine by itself, makes the fourth token wrong.
+
+    Whoever erases less than four tokens writes the same mistake again, and with independent errors, as in the tests
+    above, a stride of one is enough.
+    """
+    right = jnp.log(jnp.array([0.0, 0.0, 0.7, 0.3]))
+    certain = jnp.log(jnp.array([0.0, 0.0, 1.0, 0.0]))
+    wrong = jnp.log(jnp.array([0.0, 0.0, 0.0, 1.0]))
+    depth = 6
+
+    def step(last, position, cache):
+        # Token 3 at the first place makes it certain at the fourth.
+        cache = jnp.where(position == 1, last == 3, cache)
+        at = position[:, None]
+        log_probs = jnp.where(at == 0, right, jnp.where((at == 3) & cache[:, None], wrong, certain))
+        return log_probs, jnp.zeros((len(last), 1)), cache
+
+    def is_fine(tokens, lengths):
+        return (lengths < 4) | (tokens[:, 3] == 2)
+
+    rows = prefix_tables.rows_of([[]] * 4000, depth)
+    errors = {}
+    for stride in (1, 3, 4, 5):
+        config = Backtracking(quota=4, stride=stride, check_rewritten=check_rewritten)
+        found = jax.jit(
+            lambda rows, config=config: config.generate(step, jnp.zeros((4000,), bool), rows, Exact(is_fine), KEY)
+        )(rows)
+        errors[stride] = 1 - np.mean(is_fine(found.tokens, found.lengths))
+        prefix_tables.check_account(found, rows)
+    assert errors[1] == errors[3] == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 4000))
+    assert errors[4] == errors[5] == 0.0
+
+
 def test_closed_forms_of_the_noisy_generator():
     """The numbers that the test above simulates: binomial and negative binomial tails."""
     for quota, share in REWRITTEN.items():

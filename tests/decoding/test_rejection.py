@@ -263,6 +263,53 @@ def test_law_of_tokenwise_rejection_and_of_constrained_decoding(config):
         check_mean(np.asarray(found.queries.queries), expected_queries(tables, laws))
 
 
+def of_accepted(accepts):
+    """The law of the first candidate that is accepted."""
+
+    def chosen(candidates):
+        kept = {text: each for text, each in candidates.items() if accepts(text)}
+        return {text: each / sum(kept.values()) for text, each in kept.items()}
+
+    return chosen
+
+
+def of_best(tables, count):
+    """The law of the best of `count` candidates: the n-th power of how likely one is not better."""
+
+    def chosen(candidates):
+        ascending = sorted(candidates, key=lambda text: tables.values[tables.hash(text)])
+        not_better = np.cumsum([candidates[text] for text in ascending])
+        return dict(zip(ascending, np.diff(not_better**count, prepend=0.0), strict=True))
+
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("config", "room", "size"),
+    [
+        (RejectionSampling(budget=10**5), 3, 3),
+        (BlockRejection(Block(2), max_trials=10**4), 4, 2),
+        (BestOf(3), 3, 3),
+        (BlockBestOf(Block(2), 3), 4, 2),
+        (BlockBestOf(Block(1), 2), 3, 1),
+    ],
+    ids=["outputs", "blocks", "best output", "best blocks", "best tokens"],
+)
+def test_laws_of_outputs_and_blocks(config, room, size):
+    """What is accepted has the generator's law among the acceptable; the best of n is a largest order statistic."""
+    tables = Tables(6, room, vocab=5)
+    best = isinstance(config, BestOf | BlockBestOf)
+    chosen = of_best(tables, config.candidates) if best else of_accepted(tables.accepts_all_but_eos)
+    laws = prefix_tables.law_of_blocks(tables, room, size, chosen)
+    rows = prefix_tables.rows_of([[]] * 6000, room)
+    found = tables.generate(config, rows, KEY, tables.judge if best else tables.judge_all_but_eos)
+    assert len(laws) > 8 and abs(prefix_tables.z_of_chi_square(found, laws)) < 4
+    # The generator's own law is another.
+    own = prefix_tables.law(tables, room, lambda text: True)
+    common = {text: own.get(text, 0.0) for text in laws}
+    assert sum(abs(laws[text] - common[text]) for text in laws) > 0.2
+
+
 def expected_queries(tables, laws):
     """Of tokenwise rejection: the mean over outputs of Σ 1 / Z."""
     total = 0.0

@@ -19,9 +19,11 @@ from padir.decoding.threshold import RemaskBelowThreshold
 from padir.errors import PadirError
 from padir.inference import page
 from padir.inference.document import document
+from padir.inference.program import continuation_program
 from padir.inference.reasons import why_remasked, why_stopped
 from padir.inference.trace import continue_from, trace_document, traced, watch
 from padir.inference.translation import Translation
+from padir.models import continuation
 
 TEXT = "Peter helps a big dog ."
 RANK = RankByLogProbability(length_weight=0.1)
@@ -137,6 +139,22 @@ def test_go_on_from_an_edited_token(translator, watched):
         assert step["ids"][1 : 1 + len(other)] == other and step["confidence"][1] == 1.0
     assert told["edited"]["ids"] == list(found.origin.edited)
     assert "hund" in found.text
+
+
+def test_going_on_compiles_nothing_for_another_number_of_steps(translator, watched):
+    """Clients of a server choose it."""
+    first = watched[1]["hypotheses"][0]["steps"][0]
+    tokens = [None] * (len(first["ids"]) - 1)
+    clamped, found = [False] * len(tokens), {}
+    decode = dataclasses.replace(DECODE, stop=StopNever())
+    for steps in (1, 3, 8):
+        some = dataclasses.replace(decode, num_steps=steps)
+        found[steps] = continue_from(translator, TEXT, tokens, clamped, decode=some)
+        assert found[steps].steps_run == steps
+    common = continuation.for_one_hypothesis(traced(translator.checked(decode)))
+    run = continuation_program(translator.model, common.steps_as_data[0])
+    assert run._cache_size() == 1
+    np.testing.assert_array_equal(found[8].trace.inputs[:3, 0], found[3].trace.inputs[:3, 0])
 
 
 def test_another_length_is_filled_with_masks_or_cut(translator, watched):

@@ -307,6 +307,32 @@ def test_the_names_of_the_server(make):
     assert {status for status, _ in run(make(), test, hosts=["localhost", "TEST"])} == {200}
 
 
+@pytest.mark.parametrize(
+    "host",
+    [b"a.example", b"a`b.example", b'a"b.example', b"a{b.example", b"a.example#@localhost", b"localhost@a.example"]
+    + [b"localhost a.example", b"local\xc3\xb6host", b"[::1", b"::1", b"localhost:80:80", b"localhost:x", b""],
+)
+def test_a_name_that_cannot_be_read_is_none_of_the_servers(make, host):
+    """A page whose name resolves to this machine must not reach the server by any spelling of it."""
+
+    async def test(ask):
+        paths = "/", "/static/viewer.js", "/health", "/metrics", "/models", "/languages"
+        got = [await call(ask.app, path, host=host) for path in paths]
+        return [*got, await call(ask.app, "/translate", b'{"q": "no 1"}', host=host)]
+
+    answers = run(make(), test, hosts=hosts_of("127.0.0.1", ()))
+    assert {status for status, _ in answers} == {400}
+    assert all("this server is not called" in body["error"] for _, body in answers)
+
+
+def test_names_of_the_server_are_read_with_their_ports(make):
+    async def test(ask):
+        hosts = b"localhost", b"LOCALHOST:8000", b"127.0.0.1:8000", b"[::1]:8000", b"[::1]"
+        return [(await call(ask.app, path, host=host))[0] for host in hosts for path in ("/", "/health")]
+
+    assert set(run(make(), test, hosts=hosts_of("127.0.0.1", ()))) == {200}
+
+
 def test_names_of_a_server_that_only_this_machine_can_reach():
     assert set(hosts_of("127.0.0.1", ())) == {"127.0.0.1", "localhost", "::1", "[::1]"}
     assert set(hosts_of("127.0.0.1", ["a.example"])) == {*hosts_of("127.0.0.1", ()), "a.example"}
