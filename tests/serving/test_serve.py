@@ -101,7 +101,7 @@ def test_a_signal_ends_it_as_if_nothing_had_happened(tmp_path, number):
     handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
 
     def stop():
-        while not (server.batcher and server.batcher.is_running):
+        while server.batcher is None or not server.batcher.is_running:
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
