@@ -110,14 +110,7 @@ def attention(
     _check_numbers(num_examples=(num_examples, 1), permutations=(permutations, 1), pictures=(pictures, 0))
     check_batch_size(batch_size)
     decode = traced(decode)
-    translator = load(run_dir, seed=seed)
-    if not isinstance(translator.model, PadirModel):
-        raise PadirError(
-            f"{run_dir}: is an autoregressive model; give the run_dir of a PaDIR model, which writes positions in "
-            "parallel"
-        )
-    if translator.model.network.disentangled_context:
-        raise PadirError(f"{run_dir}: has a disentangled context, whose attention is not that of a PaDIR model's words")
+    translator = _opened(run_dir, seed)
     decode = translator.checked(decode)
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
@@ -140,12 +133,7 @@ def attention(
         "heads": translator.model.network.num_heads,
         "permutations": permutations,
         "seed": seed,
-        "counts": {
-            "sentences": count,
-            "sentences_that_stutter": len(np.unique(pairs.sentences[pairs.stutters])),
-            "stutter_pairs": int(pairs.stutters.sum()),
-            "other_pairs": int((~pairs.stutters).sum()),
-        },
+        "counts": _counts(pairs, count),
         "verdicts": tables.verdicts(claims),
         "claims": claims,
         "statistics": statistics,
@@ -153,6 +141,28 @@ def attention(
     }
     _write(local_path(output_dir), result, drawn)
     return result
+
+
+def _opened(run_dir: str, seed: int) -> Translator:
+    """The translator of a run, if its model is one whose attention can be compared."""
+    translator = load(run_dir, seed=seed)
+    if not isinstance(translator.model, PadirModel):
+        raise PadirError(
+            f"{run_dir}: is an autoregressive model; give the run_dir of a PaDIR model, which writes positions in "
+            "parallel"
+        )
+    if translator.model.network.disentangled_context:
+        raise PadirError(f"{run_dir}: has a disentangled context, whose attention is not that of a PaDIR model's words")
+    return translator
+
+
+def _counts(pairs: Pairs, sentences: int) -> dict[str, int]:
+    return {
+        "sentences": sentences,
+        "sentences_that_stutter": len(np.unique(pairs.sentences[pairs.stutters])),
+        "stutter_pairs": int(pairs.stutters.sum()),
+        "other_pairs": int((~pairs.stutters).sum()),
+    }
 
 
 def traced(decode: Refinement | None) -> Refinement:

@@ -25,6 +25,7 @@ from padir.decoding.generation import (
     last_tokens,
     put,
 )
+from padir.decoding.leaves import with_leaves
 from padir.decoding.outcomes import Outcome, positive, uniforms, values_of_children
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, take
@@ -55,6 +56,7 @@ class _ActionState:
     cache: PyTree
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class ActionValueGuided:
     """Draws every token in proportion to π_ref(a | y) · V̂(y∘a). With values 0 and 1 it is locally constrained decoding.

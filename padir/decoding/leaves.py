@@ -20,10 +20,11 @@ def with_leaves(*names: str) -> Callable[[Config], Config]:
     this is not `jax.tree_util.register_dataclass`.)
 
     Args:
-      names: fields that are numbers, None, or configurations with leaves of their own.
+      names: fields that are numbers, None, or configurations with leaves of their own; without any, all is structure.
     """
 
     def register(config: Config) -> Config:
+        """Registers the class, and returns it."""
         others = tuple(field.name for field in dataclasses.fields(config) if field.name not in names)
 
         def flatten(value: Any) -> tuple[list[Any], tuple]:

@@ -315,6 +315,16 @@ def initial_state(
     )
 
 
+def _where_writable(
+    state: RefinementState, proposal: Array, log_probs: Array, inside: Array, writable: Array | None
+) -> tuple[Array, Array]:
+    """What a step wrote, and elsewhere what stood there; None is writable everywhere. All are [N, L]."""
+    proposal, log_probs = jnp.where(inside, proposal, PAD_ID), jnp.where(inside, log_probs, 0.0)
+    if writable is None:
+        return proposal, log_probs
+    return jnp.where(writable, proposal, state.proposal), jnp.where(writable, log_probs, state.log_probs)
+
+
 def refinement_step(
     logits_fn: LogitsFn,
     state: RefinementState,
@@ -336,12 +346,8 @@ def refinement_step(
     written, output, logits_sum = written_by(
         logits_fn, state, inside, config, limit, first=first, key=key, hypotheses=hypotheses
     )
-    proposal = jnp.where(inside, written.proposal, PAD_ID)
-    log_probs = jnp.where(inside, written.log_probs, 0.0)
     writable = state.remasked if config.order is None else state.ranks != KNOWN
-    if writable is not None:
-        proposal = jnp.where(writable, proposal, state.proposal)
-        log_probs = jnp.where(writable, log_probs, state.log_probs)
+    proposal, log_probs = _where_writable(state, written.proposal, written.log_probs, inside, writable)
     same = proposal == state.proposal
     seen, credit = with_credit(state, same, log_probs, config)
     rejecter = None if output is None else output.rejecter_logits

@@ -35,6 +35,7 @@ from padir.decoding.generation import (
     last_tokens,
     put,
 )
+from padir.decoding.leaves import with_leaves
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, take
 from padir.decoding.verifiers import check_threshold, rejects
@@ -83,6 +84,7 @@ def _check_sampling(owner: str, sampling: object) -> None:
         raise PadirError(f"{owner}.sampling: {sampling!r} is not a policy; choose one of Sampling()")
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class RejectionSampling(_BlockSampler):
     """Draws whole outputs until one is acceptable (Definition 3.1.4); its law is the generator's, given acceptance.
@@ -102,6 +104,7 @@ class RejectionSampling(_BlockSampler):
         return BlockPlan(self.sampling, Block(), None, threshold=self.threshold, budget=self.budget)
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class TokenwiseRejection(_BlockSampler):
     """Draws each token until the prefix is acceptable (Definition 3.1.5).
@@ -121,6 +124,7 @@ class TokenwiseRejection(_BlockSampler):
         return BlockPlan(self.sampling, Block(size=1), self.max_trials, threshold=self.threshold)
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class BlockRejection(_BlockSampler):
     """Draws each block until the prefix at its end is acceptable.
@@ -153,6 +157,7 @@ class BlockRejection(_BlockSampler):
         )
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class BestOf(_BlockSampler):
     """Draws several outputs and returns the one judged best, the first of equals. It never fails.
@@ -170,6 +175,7 @@ class BestOf(_BlockSampler):
         return BlockPlan(self.sampling, Block(), self.candidates, best=True)
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class BlockBestOf(_BlockSampler):
     """Draws several candidates of each block and goes on with the one judged best, the first of equals.
@@ -192,6 +198,7 @@ class BlockBestOf(_BlockSampler):
         return BlockPlan(self.sampling, self.block, self.candidates, best=True, max_blocks=self.max_blocks)
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class LocallyConstrained:
     """Draws each token among those after which the prefix is acceptable; each is a query, and none is erased.

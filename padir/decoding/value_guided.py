@@ -28,6 +28,7 @@ from padir.decoding.generation import (
     last_tokens,
     put,
 )
+from padir.decoding.leaves import with_leaves
 from padir.decoding.outcomes import Outcome, positive, uniforms, values_of_children
 from padir.decoding.queries import Queries
 from padir.decoding.sampling import Sampling, take
@@ -96,6 +97,7 @@ class _Path:
     children: Array | None
 
 
+@with_leaves()
 @dataclass(frozen=True)
 class ValueGuided:
     """VGB: a random walk on the tree of prefixes that may step back (thesis, Algorithm 2).

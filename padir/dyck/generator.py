@@ -87,7 +87,7 @@ class Completion(NamedTuple):
     """A way to complete prompts.
 
     Attributes:
-      sampler: frozen dataclass with `generate`.
+      sampler: frozen dataclass with `generate`, a pytree (`with_leaves`).
       stream: name of the random numbers.
       judge: verifier or value function, a pytree.
       more: other arguments of `generate` by name, such as the outcome.
@@ -160,21 +160,13 @@ class Generator:
         model, room = model_of(self.config), self.config.room
 
         def complete(
-            structure: Any,
-            numbers: list[Array] | None,
-            params: PyTree,
-            cache: DecoderCache,
-            rows: Rows,
-            judge: PyTree,
-            key: Array,
-            more: PyTree,
+            sampler: Any, params: PyTree, cache: DecoderCache, rows: Rows, judge: PyTree, key: Array, more: PyTree
         ) -> Generated:
-            sampler = structure if numbers is None else jax.tree.unflatten(structure, numbers)
-            # Prompts have been read already, once for all samplers and streams.
+            """Completes one batch, whose prompts have been read already, once for all samplers and streams."""
             step_fn, _ = prefix_steps(model, params, jnp.asarray(SOURCE), rows.tokens[:, :0], room)
             return sampler.generate(step_fn, cache, rows, for_rows(judge, rows, key), key, **more)
 
-        return jax.jit(complete, static_argnums=0)
+        return jax.jit(complete)
 
     def complete(
         self,
@@ -223,8 +215,7 @@ class Generator:
             )
             cache = self._read_prompts(self._prepared, rows.tokens)
             for way, key, of_way in zip(completions, keys, parts, strict=True):
-                sampler = _separated(way.sampler)
-                found = self._complete(*sampler, self._prepared, cache, rows, way.judge, key, dict(way.more))
+                found = self._complete(way.sampler, self._prepared, cache, rows, way.judge, key, dict(way.more))
                 found = found.tokens, found.lengths, found.failed, found.queries
                 of_way.append(jax.tree.map(lambda field, live=rows.live: np.asarray(field)[live], found))
         back = np.argsort(order, kind="stable")
@@ -270,14 +261,6 @@ class Generator:
     def features(self, texts: Prefixes) -> np.ndarray:
         """Hidden states behind the last tokens: [n, E] float32."""
         return self.read(texts)[0][np.arange(len(texts.lengths)), texts.lengths]
-
-
-def _separated(sampler: Any) -> tuple[Any, list | None]:
-    """(what of a sampler decides its program, its numbers); of a sampler that is no pytree, (itself, None)."""
-    if jax.tree_util.all_leaves([sampler]):
-        return sampler, None
-    numbers, structure = jax.tree.flatten(sampler)
-    return structure, numbers
 
 
 def _filled(rows: np.ndarray, size: int) -> np.ndarray:

@@ -64,7 +64,7 @@ class DyckConfig:
     num_samples: int = 10_000
     num_prompts: int = 10_000
     num_seeds: int = 5
-    decode_batch: int = 500
+    decode_batch: int = 2000
     num_errors: int = 441
     collecting_top_p: float = 0.9
     most_prompts: int = 200_000
@@ -135,7 +135,7 @@ class DyckConfig:
             num_prompts=300,
             num_seeds=2,
             decode_batch=300,
-            num_errors=75,
+            num_errors=80,
             num_validation=25,
             most_prompts=10_000,
             repetitions=2,

@@ -58,6 +58,9 @@ class Batcher:
     arrival; rows that would otherwise be padding take narrower ones. A batch begins at once if the device is free and
     only one request waits. If several wait, it begins when it is full or its oldest item has waited `max_wait` seconds;
     under load that time has passed while the batch before was decoded.
+
+    Attributes:
+      left_work_behind: whether it has ended while work in the background went on, in a thread that nothing can stop.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._task: asyncio.Task | None = None
         self._closing = False
-        self._left_work_behind = False
+        self.left_work_behind = False
 
     def __len__(self) -> int:
         """The number of items that wait."""
@@ -97,11 +100,6 @@ class Batcher:
     def is_running(self) -> bool:
         """Whether batches are taken."""
         return self._task is not None and not self._task.done()
-
-    @property
-    def left_work_behind(self) -> bool:
-        """Whether it has ended while work in the background went on, in a thread that nothing can stop."""
-        return self._left_work_behind
 
     def start(self) -> None:
         """Starts to take batches; an event loop must be running."""
@@ -117,7 +115,7 @@ class Batcher:
         self._arrived.set()
         if self._task is not None:
             await self._task
-        self._thread.shutdown(wait=not self._left_work_behind)
+        self._thread.shutdown(wait=not self.left_work_behind)
 
     def in_background(self, call: Callable[[], None]) -> None:
         """Calls a function in the thread when no item waits; what it raises is logged."""
@@ -185,7 +183,7 @@ class Batcher:
             arrived = asyncio.ensure_future(self._arrived.wait())
             await asyncio.wait({work, arrived}, return_when=asyncio.FIRST_COMPLETED)
             arrived.cancel()
-        self._left_work_behind = not work.done()
+        self.left_work_behind = not work.done()
 
     async def _linger(self) -> None:
         """Waits for more items where several requests wait already, at most until the oldest has waited `max_wait`."""

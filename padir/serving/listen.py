@@ -46,7 +46,8 @@ def listen(
         server_header=False,
         lifespan="on",
         ws="none",
-        limit_concurrency=server.limits.max_connections,
+        # uvicorn refuses the connection that reaches its limit.
+        limit_concurrency=server.limits.max_connections + 1,
         # A request is answered by its deadline at the latest.
         timeout_graceful_shutdown=math.ceil(max(server.limits.max_seconds, COMPILING_SECONDS)) + 1,
     )

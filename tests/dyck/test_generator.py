@@ -1,5 +1,7 @@
 """Prompts, and their completion in batches."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ import tiny_dyck
 from padir.data.dyck import first_errors
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
+from padir.decoding.leaves import with_leaves
 from padir.decoding.rejection import BestOf
 from padir.decoding.verifiers import RandomVerifier
-from padir.dyck import generator as generators
 from padir.dyck.generator import GREEDY, Completion, Prefixes, draw_prompts, nucleus, plain
 from padir.dyck.language_model import SOURCE, model_of
 
@@ -80,7 +82,18 @@ def test_completion_depends_on_the_prompts_number_and_the_stream_alone(generator
     assert first.means()["queries"] == first.queries.mean()
 
 
-def test_samplers_that_differ_in_numbers_share_a_program(prompts, monkeypatch):
+@with_leaves()
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A sampler whose numbers are structure."""
+
+    sampler: Backtracking
+
+    def generate(self, *given, **more):
+        return self.sampler.generate(*given, **more)
+
+
+def test_samplers_that_differ_in_numbers_share_a_program(prompts):
     """Compiling takes longer than completing: `padir dyck` has dozens of samplers, and few programs."""
     generator, probe = tiny_dyck.generator(), tiny_dyck.probe()
     numbers = [(1, 2, 0.5, 0.9, 0), (4, 1, 0.4, 0.5, 1), (0, 4, 0.6, 1.0, 0)]
@@ -95,8 +108,8 @@ def test_samplers_that_differ_in_numbers_share_a_program(prompts, monkeypatch):
     generator.complete(prompts, BestOf(2), probe, stream="one")
     assert generator._complete._cache_size() == 2
     # The same as with numbers that are constants of the program.
-    monkeypatch.setattr(generators, "_separated", lambda sampler: (sampler, None))
-    for found, alone in zip(together, generator.complete_all(prompts, ways), strict=True):
+    constant = [way._replace(sampler=Constant(way.sampler)) for way in ways]
+    for found, alone in zip(together, generator.complete_all(prompts, constant), strict=True):
         np.testing.assert_array_equal(found.outputs.tokens, alone.outputs.tokens)
         np.testing.assert_array_equal(found.queries, alone.queries)
     assert generator._complete._cache_size() == 5

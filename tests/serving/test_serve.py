@@ -1,5 +1,6 @@
 """`padir serve` as a process: a trained model behind a socket, and how it stops."""
 
+import contextlib
 import json
 import os
 import signal
@@ -111,3 +112,36 @@ def test_a_signal_ends_it_as_if_nothing_had_happened(tmp_path, number):
     stopping.join()
     assert not server.batcher.is_running and not server.batcher.left_work_behind
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def test_further_connections_than_the_limit_are_refused(tmp_path):
+    stand_in = StandIn(train_vocabulary(tmp_path / "v.model"))
+    server = Server([ServedModel("one", stand_in, Refinement(), (1,))], Limits(max_connections=2), warm_up=False)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    statuses = []
+
+    def connect():
+        """As soon as it listens."""
+        for _ in range(1000):
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port), timeout=30)
+            time.sleep(0.01)
+        raise AssertionError("it does not listen")
+
+    def ask():
+        try:
+            with contextlib.ExitStack() as kept_open:
+                for _ in range(3):
+                    connection = kept_open.enter_context(connect())
+                    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    statuses.append(int(connection.recv(4096).split()[1]))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    listen(server, host="127.0.0.1", port=port)
+    asking.join()
+    assert statuses == [200, 200, 503]
