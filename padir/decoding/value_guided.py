@@ -198,8 +198,7 @@ class ValueGuided:
 
         first = (walk, _Path(nothing, nothing if self.children == "all" else None), cache, jnp.int32(0))
         walk, _, _, passes = jax.lax.while_loop(lambda carry: ~carry[0].done.all(), step, first)
-        score = take(walk.scores, walker.depth(walk)[:, None])[:, 0]
-        tokens = cut(walk.tokens, walk.lengths)
+        score, tokens = take(walk.scores, walker.depth(walk)[:, None])[:, 0], cut(walk.tokens, walk.lengths)
         return Walked(tokens, walk.lengths, walk.failed, score, walk.queries, passes, walk.proposals)
 
 
