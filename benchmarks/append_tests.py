@@ -16,19 +16,21 @@ prints the table beside the thesis's. Its file may come from any other program: 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from padir.appending import protocol
+from padir.appending import protocol, thesis
 from padir.appending.protocol import Setting, TextModel
+from padir.data.append_tests import OOD_NAMES
 from padir.decoding.stepwise import Judge, judged_by, save_examples
 from padir.errors import PadirError
 from padir.interop.causal_lm import CausalLM
 from padir.runs.saved_verifier import load_verifier
 
-SETTINGS = ("plain", "backtracking", "block")
+SETTINGS = ("plain", "backtracking", "random", "block")
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -45,14 +47,19 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         raise PadirError(f"{path}: not one JSON object a line ({error})") from error
 
 
-def setting_of(options: argparse.Namespace, model: TextModel, layer: int, threshold: float) -> Setting:
-    """The setting that the options ask for."""
+def setting_of(options: argparse.Namespace, model: TextModel, layer: int, threshold: float, depth: int) -> Setting:
+    """The setting that the options ask for, with the verifier's layer, threshold and number of layers."""
     sampling = {"top_p": options.top_p, "temperature": options.temperature}
+    erasing = {"quota": options.quota, "stride": options.stride, "argmax": not options.no_argmax}
     if options.setting == "plain":
-        return protocol.plain(**sampling)
-    if options.setting == "block":
-        return protocol.block_best_of(model.line_ends(), options.candidates, **sampling)
-    return protocol.backtracking(layer, threshold, quota=options.quota, stride=options.stride, **sampling)
+        setting = protocol.plain(**sampling)
+    elif options.setting == "block":
+        setting = protocol.block_best_of(model.line_ends(), options.candidates, **sampling)
+    elif options.setting == "random":
+        setting = protocol.backtracking(None, **erasing, **sampling)
+    else:
+        setting = protocol.backtracking(layer, threshold, depth=depth, **erasing, **sampling)
+    return dataclasses.replace(setting, name=thesis.variant(setting.name, ood_names=options.ood_names))
 
 
 def missing_runs(
@@ -64,8 +71,9 @@ def missing_runs(
         if sum(line["run"] == run for line in there) < options.names * options.repeats:
             if any(line["run"] == run for line in there):
                 raise PadirError(f"{options.output}: run {run} of {setting.name} was cut off; remove its lines")
-            names = protocol.names_of(run, options.names)
-            yield from protocol.completions(model, setting, judge, names=names, repeats=options.repeats, run=run)
+            names = OOD_NAMES[: options.names] if options.ood_names else protocol.names_of(run, options.names)
+            asked = protocol.random_judge(run) if options.setting == "random" else judge
+            yield from protocol.completions(model, setting, asked, names=names, repeats=options.repeats, run=run)
 
 
 def parsed() -> argparse.Namespace:
@@ -83,13 +91,15 @@ def parsed() -> argparse.Namespace:
     examples.add_argument("--line_ends", action="store_true", help="examples of a block verifier")
     examples.set_defaults(repeats=60)
     complete.add_argument("--setting", choices=SETTINGS, default="backtracking")
-    complete.add_argument("--verifier", help="the folder that padir verifier wrote; not for --setting=plain")
+    complete.add_argument("--verifier", help="the folder that padir verifier wrote; for backtracking and block")
     complete.add_argument("--runs", type=int, default=5)
     complete.add_argument("--names", type=int, default=10, help="functions of a run")
     complete.add_argument("--top_p", type=float, default=0.95)
     complete.add_argument("--temperature", type=float, default=1.0)
     complete.add_argument("--quota", type=int, default=4)
     complete.add_argument("--stride", type=int, default=4)
+    complete.add_argument("--no_argmax", action="store_true", help="draw erased tokens again (Table 3.17)")
+    complete.add_argument("--ood_names", action="store_true", help="functions called pop, add, sub .. (Table 3.15)")
     complete.add_argument("--candidates", type=int, default=2)
     complete.set_defaults(repeats=10)
     commands.add_parser("score").add_argument("completions", type=Path, nargs="+")
@@ -108,12 +118,14 @@ def main() -> None:
         save_examples(options.output, *found)
         print(f"{options.output}: {len(found[1])} examples, {int((found[1] == 0).sum())} of errors")
         return
-    judge, layer, threshold = None, -1, 0.5
+    if options.no_argmax and options.setting in ("plain", "block"):
+        raise PadirError(f"--no_argmax: --setting={options.setting} rewrites nothing; leave it out")
+    judge, layer, threshold, depth = None, -1, 0.5, 1
     if options.verifier is not None:
         probe, layer, threshold = load_verifier(options.verifier, None)
-        judge = judged_by(probe)
+        judge, depth = judged_by(probe), len(probe.layers)
     model = CausalLM.load(options.model, layer=layer, device=options.device, dtype=options.dtype)
-    setting = setting_of(options, model, layer, threshold)
+    setting = setting_of(options, model, layer, threshold, depth)
     with options.output.open("a", encoding="utf-8") as file:
         for line in missing_runs(options, model, setting, judge):
             file.write(json.dumps(line) + "\n")

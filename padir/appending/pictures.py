@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from padir.theory.pictures import save
 # What the names of settings of one kind begin with, and the colour of that kind; the first that fits counts.
 _KINDS = {"block": "tab:orange", "backtracking, random": "tab:grey", "Q": "tab:blue", "backtracking": "tab:blue"}
 _OTHERS = "tab:green"
+_MARKERS = "osD^v<>P*Xph"
 
 
 def _colour(name: str) -> str:
@@ -23,14 +25,19 @@ def _colour(name: str) -> str:
 
 
 def _points(axes: Axes, points: Mapping[str, tuple[float, float, float, float]], *, hollow: bool) -> None:
-    """(x, its error, y, its error) of each setting, by name."""
+    """(x, its error, y, its error) of each setting, by name; settings of one kind differ in their markers."""
+    met: Counter[str] = Counter()
     for name, (x, x_error, y, y_error) in points.items():
         colour = _colour(name)
+        marker = _MARKERS[met[colour] % len(_MARKERS)]
+        met[colour] += 1
         fill = "none" if hollow else colour
-        axes.errorbar(x, y, y_error, x_error, "o", color=colour, markerfacecolor=fill, capsize=2, linewidth=0.8)
-        axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=6)
+        axes.errorbar(
+            x, y, y_error, x_error, marker, color=colour, markerfacecolor=fill, capsize=2, linewidth=0.8, label=name
+        )
     axes.set_xlabel("Acc_distinct: distinct correct test cases of those asked for")
     axes.grid(alpha=0.3)
+    axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def draw(path: Path, rows: Mapping[str, Row], title: str) -> None:
@@ -43,7 +50,7 @@ def draw(path: Path, rows: Mapping[str, Row], title: str) -> None:
       rows: our settings, by name.
       title: of ours.
     """
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
     ours, theirs = figure.subplots(1, 2)
     _points(ours, {name: (*row.accuracy, *row.queries) for name, row in rows.items()}, hollow=False)
     table = thesis.table()

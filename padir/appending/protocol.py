@@ -83,18 +83,31 @@ def plain(top_p: float = 0.95, temperature: float = 1.0) -> Setting:
 
 
 def backtracking(
-    layer: int,
+    layer: int | None,
     threshold: float = 0.1,
     *,
     quota: int = 4,
     stride: int = 4,
     top_p: float = 0.95,
     temperature: float = 1.0,
+    argmax: bool = True,
+    depth: int = 1,
 ) -> Setting:
-    """Algorithm 1 under a verifier of a layer, which only names it here."""
-    name = thesis.backtracking_name(quota, stride, layer, threshold, top_p, temperature)
-    sampler = Backtracking(quota, stride, threshold=threshold, sampling=nucleus(top_p, temperature))
-    return Setting(name, sampler)
+    """Algorithm 1 under a verifier.
+
+    Args:
+      layer: whose hidden states the verifier reads, None if it is random. It only names the setting.
+      threshold: prefixes judged lower are rejected.
+      quota, stride: most backtracks, and tokens erased by each.
+      top_p, temperature: of what is drawn.
+      argmax: whether erased tokens are rewritten greedily.
+      depth: layers of the verifier; only for the name.
+    """
+    cells = quota, stride, *(() if layer is None else (layer,)), threshold, top_p, temperature
+    name = thesis.random_name(*cells) if layer is None else thesis.backtracking_name(*cells)
+    sampling = nucleus(top_p, temperature)
+    sampler = Backtracking(quota, stride, threshold=threshold, sampling=sampling, rewrite_greedily=argmax)
+    return Setting(thesis.variant(name, depth=depth, argmax=argmax), sampler)
 
 
 def block_best_of(
@@ -154,6 +167,12 @@ def completions(
                 "text": model.text(start, written.tokens),
                 **vars(written.queries),
             }
+
+
+def random_judge(run: int) -> Judge:
+    """The judge that the ablation asks: uniform on [0, 1), whatever the prefix."""
+    random = _random(run, "judge")
+    return lambda tokens, features: float(random.random())
 
 
 def _fine(tokens: Sequence[int], features: np.ndarray) -> float:

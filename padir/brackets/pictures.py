@@ -169,7 +169,7 @@ def draw_variation(path: Path, data: Data) -> None:
 
 
 def draw_architectures(path: Path, data: Data) -> None:
-    """Attention variation by layer, with the thesis's (hollow) and the random baseline."""
+    """Attention variation by layer, with the thesis's (hollow) and the random baseline; and one network's attention."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     for index, (name, row) in enumerate(data["rows"].items()):
@@ -189,3 +189,7 @@ def draw_architectures(path: Path, data: Data) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     save(figure, path)
+    shown = data["shown"]
+    titles = [f"layer {index + 1}" for index in range(len(shown["patterns"]))]
+    heading = f"(k, D, layers) = ({shown['name']}), one network; red: the last unmatched opening bracket"
+    _maps(path.with_name(f"{path.stem}_attention.png"), shown["patterns"], shown, titles, heading)

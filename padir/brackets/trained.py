@@ -12,7 +12,7 @@ import numpy as np
 from padir import rng
 from padir.brackets import accuracy, balance
 from padir.brackets.attention_variation import dirichlet_baseline, stack_shares, variation
-from padir.brackets.language import DyckLanguage, tokens_of
+from padir.brackets.language import DyckLanguage, text_of, tokens_of
 from padir.brackets.settings import BracketsConfig, Variation
 from padir.brackets.thesis import TEST_PREFIX
 from padir.brackets.training import BracketTraining, draw, keys_of, train
@@ -158,8 +158,11 @@ def _variation(config: BracketsConfig, language: DyckLanguage, each: Variation) 
 
 
 def architectures(config: BracketsConfig) -> dict[str, Any]:
-    """B8, Table 2.6: attention variation by layer, mean and standard deviation over sentences."""
-    rows = {}
+    """B8, Table 2.6: attention variation by layer, mean and standard deviation over sentences.
+
+    'shown' has the attention of the first of the deepest networks on the first sentence, by layer (Fig 2.18).
+    """
+    rows, shown = {}, {}
     for types, depth, layers in config.architectures:
         language = dataclasses.replace(config.language, types=types, depth=depth)
         network = dataclasses.replace(config.architecture_network, layers=layers)
@@ -168,14 +171,23 @@ def architectures(config: BracketsConfig) -> dict[str, Any]:
         params, _ = train(network, language, training, keys_of(config.seed, f"table/{name}", config.architecture_seeds))
         key = rng.stream(config.seed, "brackets/test")
         here = accuracy.in_distribution(network, language, training, params, key, config.test_rows)
-        patterns = patterns_of(network, language, params, _sentences(config, language))
+        sentences = _sentences(config, language)
+        patterns = patterns_of(network, language, params, sentences)
         by_layer = np.array([[variation(patterns[:, n, layer]) for n in range(_SENTENCES)] for layer in range(layers)])
         rows[name] = {
             "closing": np.asarray(here.closing).tolist(),
             "mean": by_layer.mean(axis=1).tolist(),
             "sd": by_layer.std(axis=1, ddof=1).tolist(),
         }
-    return {"rows": rows, "baseline": dirichlet_baseline(_SENTENCE_LENGTH + 1), "seeds": config.architecture_seeds}
+        if not shown or layers > len(shown["patterns"]):
+            shown = {
+                "name": name,
+                "prefix": text_of(sentences[0]),
+                "tops": language.parse(sentences[:1]).tops[0].tolist(),
+                "patterns": np.round(patterns[0, 0], 4).tolist(),
+            }
+    baseline = dirichlet_baseline(_SENTENCE_LENGTH + 1)
+    return {"rows": rows, "shown": shown, "baseline": baseline, "seeds": config.architecture_seeds}
 
 
 def _sentences(config: BracketsConfig, language: DyckLanguage) -> np.ndarray:

@@ -6,6 +6,15 @@ from padir.appending import pictures, thesis
 from padir.appending.protocol import Row
 
 
+def points_of(axes):
+    """Where each setting of the legend stands."""
+    return dict(zip([text.get_text() for text in axes.get_legend().get_texts()], of_containers(axes), strict=True))
+
+
+def of_containers(axes):
+    return [(float(each[0].get_xdata()[0]), float(each[0].get_ydata()[0])) for each in axes.containers]
+
+
 def test_every_setting_is_a_point(tmp_path, figures):
     rows = {
         "plain": Row((0.5, 0.02), (1000.0, 10.0), 20.0, 5),
@@ -15,9 +24,8 @@ def test_every_setting_is_a_point(tmp_path, figures):
     pictures.draw(tmp_path / "e2.png", rows, "ours")
     assert (tmp_path / "e2.png").read_bytes()[:4] == b"\x89PNG"
     ours, theirs = figures[0].axes
-    assert {text.get_text() for text in ours.texts} == set(rows)
-    assert {text.xy for text in ours.texts} == {(row.accuracy[0], row.queries[0]) for row in rows.values()}
-    shown = {text.get_text(): text.xy for text in theirs.texts}
+    assert points_of(ours) == {name: (row.accuracy[0], row.queries[0]) for name, row in rows.items()}
+    shown = points_of(theirs)
     assert shown["Q4 B4, layer 27, 0.1; 0.95, 1.0"] == (0.714, 39443)
     # Of sampling alone the best setting; a row without its tokens has no place.
     assert [name for name in shown if name.startswith("plain")] == [thesis.plain_name(0.95, 1.0)]

@@ -141,7 +141,22 @@ def test_names_of_the_thesis():
     assert theirs[backtracking(27).name][:2] == (0.714, 0.011)
     assert theirs[backtracking(31, 0.5).name][2:] == (39629, 135)
     assert theirs[block_best_of((3,), 8).name] == (0.559, 0.038, 122933, 3832)
+    # Tables 3.9, 3.11, 3.17 and 3.15.
+    assert theirs[backtracking(11).name] == (0.650, 0.041, None, None)
+    assert theirs[backtracking(None).name][:2] == (0.663, 0.027)
+    assert theirs[backtracking(27, depth=4).name][:2] == (0.699, 0.038)
+    assert theirs[backtracking(27, 0.5, argmax=False).name][:2] == (0.663, 0.023)
+    assert not backtracking(27, argmax=False).sampler.rewrite_greedily
+    assert theirs[thesis.variant(backtracking(27, 0.5).name, ood_names=True)][:2] == (0.687, 0.024)
+    assert theirs[thesis.variant(plain().name, ood_names=True)][:2] == (0.606, 0.034)
     assert theirs[plain(0.8, 1.2).name][2:] == (38343, 90) and theirs[plain(0.7, 0.2).name][2:] == (38400, 0)
+
+
+def test_random_judge_repeats_and_is_uniform():
+    judge, again, other = (protocol.random_judge(run) for run in (0, 0, 1))
+    drawn = [judge([], np.zeros(1)) for _ in range(2000)]
+    assert drawn == [again([], np.ones(1)) for _ in range(2000)] and drawn[0] != other([], np.zeros(1))
+    assert abs(np.mean(drawn) - 0.5) < 5 / np.sqrt(12 * 2000) and abs(np.mean(np.array(drawn) < 0.1) - 0.1) < 0.035
 
 
 def test_what_does_not_fit_is_refused():

@@ -80,6 +80,12 @@ def test_all_steps(run, tmp_path, capsys):
     table = capsys.readouterr().out.splitlines()
     assert table[2].startswith("| Q10 B1, layer 1, 0.25; 1.0, 1.0 | 1.000 ± 0.000 |")
     assert table[3].startswith("| plain; 1.0, 1.0 | 0.") and table[3].endswith("| 0.504 ± 0.025 | 30754 ± 1272 |")
+    run("complete", *few, "--setting=random", "--no_argmax", "--ood_names")
+    added = [json.loads(line) for line in out.read_text().splitlines()[8:]]
+    assert {line["setting"] for line in added} == {"Q4 B4, random verifier, 0.1; 1.0, 1.0, without argmax, OOD names"}
+    assert [line["name"] for line in added] == ["pop", "add"] * 2 and sum(line["backtracks"] for line in added) > 0
+    with pytest.raises(PadirError, match="--no_argmax: --setting=plain rewrites nothing"):
+        run("complete", *few, "--setting=plain", "--no_argmax")
     out.write_text("".join(before.splitlines(keepends=True)[:-1]))
     with pytest.raises(PadirError, match="run 1 of Q10 B1, layer 1, 0.25; 1.0, 1.0 was cut off; remove its lines"):
         run("complete", *few, f"--verifier={tmp_path / 'verifier'}", "--quota=10", "--stride=1")

@@ -95,7 +95,13 @@ def test_trained_parts(tmp_path):
     assert networks["standard"]["variation"][1] == pytest.approx(((patterns[0] - patterns[1]) ** 2).sum(), abs=1e-2)
     table = results["architectures"]["data"]["rows"]["2,2,2"]
     assert len(table["mean"]) == 2 and results["architectures"]["data"]["baseline"] == pytest.approx(3.295, abs=1e-3)
-    for name in ("copying", "variation", "variation_attention_2", "architectures"):
+    shown = results["architectures"]["data"]["shown"]
+    assert shown["name"] == "2,2,2" and len(shown["prefix"]) == 18 and np.shape(shown["patterns"]) == (2, 19, 19)
+    np.testing.assert_allclose(np.sum(shown["patterns"], axis=-1), 1.0, atol=1e-3)
+    # What stands on the stack is an opening bracket, or nothing but the start token.
+    assert all(top == 0 or shown["prefix"][top - 1] in "[(" for top in shown["tops"])
+    pictures = ("copying", "variation", "variation_attention_2", "architectures", "architectures_attention")
+    for name in pictures:
         assert (tmp_path / f"brackets_{name}.png").exists()
 
 

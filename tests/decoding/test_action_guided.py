@@ -98,7 +98,7 @@ def test_the_compiled_loop_equals_a_plain_loop(sampler):
     assert ends == {True, False}
 
 
-def test_a_row_alone_is_the_same_row_in_a_batch():
+def test_a_row_alone_is_the_same_row_in_a_batch_and_beside_padding():
     tables = random_tables(3, depth=4, noise=1.0, end=0.3)
     rows = rows_of(PROMPTS, LIMITS, room=4)
     found = guided(BOUNDED, tables, rows)
@@ -109,6 +109,12 @@ def test_a_row_alone_is_the_same_row_in_a_batch():
         if one.ndim:
             np.testing.assert_array_equal(one[order], permuted)
             np.testing.assert_array_equal(one[8:9], single)
+    # With more room, and with two rows that only pad.
+    wide = guided(BOUNDED, tables, rows_of(PROMPTS, LIMITS, room=6, dead=(0, 2)))
+    for one, padded in zip(*map(jax.tree.leaves, (found, wide)), strict=True):
+        if one.ndim:
+            padded = padded[:, : one.shape[1]] if one.ndim > 1 else padded
+            np.testing.assert_array_equal(np.delete(one, (0, 2), axis=0), np.delete(padded, (0, 2), axis=0))
 
 
 def laws(tables, limit):

@@ -2,15 +2,18 @@
 
 import asyncio
 
+import pytest
 from asgi_client import serving
 
 import padir
 from padir.data.records import PreparedSet
 from padir.decoding.refinement import Refinement
 from padir.inference.trace import watch, watch_further
+from padir.serving import listen as listening
 from padir.serving.app import Server
 from padir.serving.limits import Limits
 from padir.serving.models import ServedModel
+from padir.serving.serve import serve
 from padir.types import EOS_ID
 
 DECODE = Refinement(num_steps=3, target_buckets=(16,))
@@ -61,3 +64,24 @@ def test_a_trace_and_an_edit_of_it(tiny):
     assert refined[0] == 200 and refined[1]["translatedText"] == further.text
     assert refined[1]["trace"]["hypotheses"] == document["hypotheses"]
     assert last_written(refined)[0] == edited[0] != last_written(traced)[0]
+
+
+@pytest.mark.parametrize("options", [{"verify_with": "ar"}, {"compute_type": "bfloat16"}], ids=str)
+def test_options_of_the_model_reach_it(tiny, monkeypatch, options):
+    """As `padir.load` translates with the same options; a verified model as the verifier alone."""
+    options = {name: tiny.ar if value == "ar" else value for name, value in options.items()}
+    servers = []
+    monkeypatch.setattr(listening, "listen", lambda server, **given: servers.append(server))
+    serve(run_dir=tiny.padir, name="tiny", max_batch_size=1, warm_up=False, **options)
+    translator = padir.load(tiny.padir, **options)
+    texts = [example.source_text for example in PreparedSet.open(tiny.data).split("test").read(range(4))]
+    expected = [each.text for each in translator.translate(texts)]
+    if "verify_with" in options:
+        assert expected == [each.text for each in padir.load(tiny.ar).translate(texts)]
+
+    async def ask_all():
+        async with serving(servers[0]) as ask:
+            return [await ask("/translate", q=text) for text in texts]
+
+    answers = asyncio.run(ask_all())
+    assert [body["translatedText"] for _, body in answers] == expected
