@@ -57,12 +57,14 @@ class MiniConfig:
       examples: completions that a verifier is trained on.
       names, repeats, runs: functions of a run, completions of each, and runs.
       top_p: nucleus of all samplers; their temperature is 1.
-      threshold, random_threshold: of the trained verifiers and of the random one.
+      thresholds: of the trained verifiers, each compared: the thesis's, and the middle. It is a small share of prefixes
+        here that are wrong, of which a verifier is rarely as sure as the first one asks.
+      random_threshold: of the random verifier.
       seed: of everything.
     """
 
     network: NetworkConfig
-    steps: int = 4000
+    steps: int = 2000
     batch_size: int = 32
     peak_learning_rate: float = 2e-3
     lines: int = 4
@@ -73,7 +75,7 @@ class MiniConfig:
     repeats: int = 10
     runs: int = 5
     top_p: float = 0.95
-    threshold: float = 0.1
+    thresholds: tuple[float, ...] = (0.1, 0.5)
     random_threshold: float = 0.1
     seed: int = 0
 
@@ -203,16 +205,26 @@ def train_verifiers(writer: Writer) -> dict[str, tuple[int | None, Any]]:
     return found
 
 
+def _named(verifier: str, threshold: float) -> str:
+    """Name of backtracking under a verifier."""
+    return f"backtracking, {verifier}, {threshold}"
+
+
 def compare(writer: Writer, verifiers: Mapping[str, tuple[int | None, Any]]) -> dict[str, Row]:
     """Scores of all samplers, by name; each completes the same prompts in every run."""
     config, sampling = writer.config, nucleus(writer.config.top_p, 1.0)
-    backtracking = Backtracking(4, 4, threshold=config.threshold, sampling=sampling)
-    random = Backtracking(4, 4, threshold=config.random_threshold, sampling=sampling)
+
+    def backtracking(threshold: float) -> Backtracking:
+        return Backtracking(4, 4, threshold=threshold, sampling=sampling)
+
     systems = {
         PLAIN: (Backtracking(quota=0, sampling=sampling), AlwaysAccept(), None),
-        RANDOM: (random, RandomVerifier(), None),
-        **{f"backtracking, {name}": (backtracking, of.probe, layer) for name, (layer, of) in verifiers.items()},
+        RANDOM: (backtracking(config.random_threshold), RandomVerifier(), None),
     }
+    for name, (layer, of) in verifiers.items():
+        systems |= {
+            _named(name, threshold): (backtracking(threshold), of.probe, layer) for threshold in config.thresholds
+        }
     best = max(verifiers, key=lambda name: verifiers[name][1].accuracy)
     block = BlockBestOf(Block(delimiters=(lines.NEWLINE,), shortest=3), 4, max_blocks=config.lines, sampling=sampling)
     systems[BLOCK] = block, verifiers[best][1].probe, verifiers[best][0]
@@ -228,22 +240,32 @@ def compare(writer: Writer, verifiers: Mapping[str, tuple[int | None, Any]]) -> 
     return protocol.rows(written, config.lines)
 
 
-def claims(found: Mapping[str, Row], verifiers: Mapping[str, tuple[int | None, Any]]) -> list[Claim]:
+def claims(
+    found: Mapping[str, Row], verifiers: Mapping[str, tuple[int | None, Any]], thresholds: Sequence[float]
+) -> list[Claim]:
     """What should come out, of the layer with the best validation accuracy; limits were set before a run at size."""
     best = max(verifiers, key=lambda name: verifiers[name][1].accuracy)
-    plain, ours, block, random = (found[name] for name in (PLAIN, f"backtracking, {best}", BLOCK, RANDOM))
+    plain, block, random = (found[name] for name in (PLAIN, BLOCK, RANDOM))
 
     def errors_apart(one: Row, other: Row) -> float:
         spread = np.hypot(one.accuracy[1], other.accuracy[1])
         return float((one.accuracy[0] - other.accuracy[0]) / spread) if spread else float("nan")
 
-    return [
-        Claim("Acc_distinct with backtracking minus without, in standard errors", errors_apart(ours, plain), ">", 2.0),
-        Claim("queries of backtracking / of plain sampling", ours.queries[0] / plain.queries[0], "<=", 1.1),
+    told = []
+    for threshold in thresholds:
+        ours = found[_named(best, threshold)]
+        gain, cost = errors_apart(ours, plain), ours.queries[0] / plain.queries[0]
+        at = f"at threshold {threshold}"
+        told += [
+            Claim(f"Acc_distinct with backtracking minus without, in standard errors, {at}", gain, ">", 2.0),
+            Claim(f"queries of backtracking / of plain sampling, {at}", cost, "<=", 1.1),
+        ]
+    return told + [
         Claim("queries of block best of 4 / of plain sampling", block.queries[0] / plain.queries[0], ">=", 2.5),
         Claim(
             "Acc_distinct with a random verifier minus without one, in standard errors, absolute",
             *(abs(errors_apart(random, plain)), "<=", 2.0),
+            reason="what is erased is rewritten greedily, and so is often a test case that another text has, too",
         ),
     ]
 
@@ -262,5 +284,5 @@ def mini(config: MiniConfig) -> dict[str, Any]:
             for name, (_, of) in verifiers.items()
         },
         "rows": {name: vars(row) for name, row in found.items()},
-        "claims": [claim.to_dict() for claim in claims(found, verifiers)],
+        "claims": [claim.to_dict() for claim in claims(found, verifiers, config.thresholds)],
     }

@@ -63,7 +63,8 @@ def test_every_part_runs_and_counts(monkeypatch):
     assert list(verifiers) == ["layer 1", LAST] and [layer for layer, _ in verifiers.values()] == [1, None]
     assert all(of.training_examples + of.validation_examples == 120 for _, of in verifiers.values())
     found = compare(writer, verifiers)
-    assert list(found) == [PLAIN, RANDOM, "backtracking, layer 1", f"backtracking, {LAST}", BLOCK]
+    ours = [f"backtracking, {name}, {threshold}" for name in ("layer 1", LAST) for threshold in (0.1, 0.5)]
+    assert list(found) == [PLAIN, RANDOM, *ours, BLOCK]
     assert all(row.runs == 2 and 0 <= row.accuracy[0] <= 1 for row in found.values())
     assert found[BLOCK].queries[0] > 2 * found[PLAIN].queries[0]
 
@@ -74,7 +75,8 @@ def test_training_and_result(monkeypatch):
     rows = {
         PLAIN: Row((0.60, 0.03), (1000.0, 10.0), 24.0, 5),
         RANDOM: Row((0.61, 0.04), (1050.0, 10.0), 24.4, 5),
-        f"backtracking, {LAST}": Row((0.70, 0.04), (1080.0, 10.0), 28.0, 5),
+        f"backtracking, {LAST}, 0.1": Row((0.60, 0.04), (1000.0, 10.0), 24.0, 5),
+        f"backtracking, {LAST}, 0.5": Row((0.70, 0.04), (1080.0, 10.0), 28.0, 5),
         BLOCK: Row((0.65, 0.04), (3500.0, 10.0), 26.0, 5),
     }
     monkeypatch.setattr(mini, "compare", lambda writer, verifiers: rows)
@@ -82,9 +84,10 @@ def test_training_and_result(monkeypatch):
     assert len(result["losses"]) == 2 and result["losses"][0] > 1.0
     assert result["verifiers"] == {LAST: {"accuracy": 0.9, "examples": 10}}
     measured = [claim["measured"] for claim in result["claims"]]
-    assert measured == pytest.approx([2.0, 1.08, 3.5, 0.2])
-    assert [claim["passed"] for claim in result["claims"]][1:] == [True, True, True]
-    assert [claim.passed for claim in claims(rows | {RANDOM: rows[f"backtracking, {LAST}"]}, {LAST: (None, _probe())})]
+    assert measured == pytest.approx([0.0, 1.0, 2.0, 1.08, 3.5, 0.2])
+    assert [claim["passed"] for claim in result["claims"]] == [False, True, *[measured[2] > 2.0], True, True, True]
+    greedy = claims(rows | {RANDOM: Row((0.45, 0.03), (1050.0, 10.0), 18.0, 5)}, {LAST: (None, _probe())}, (0.5,))[-1]
+    assert not greedy.passed and "rewritten greedily" in greedy.line()
 
 
 def _probe():
