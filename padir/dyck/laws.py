@@ -31,6 +31,7 @@ from padir.types import EOS_ID, PyTree
 
 PLAIN, BACKTRACKING, ACTION, WALK = "plain sampling", "backtracking", "action-level value-guided", "VGB, first leaf"
 EXACT = "exact draws"
+AT_THE_END = "validity, of whole outputs"
 BLOCK = 2
 # Draws of a token or block that a verifier may reject: one that rejects nearly everything would take thousands.
 MOST_TRIALS = 20
@@ -56,13 +57,13 @@ def unmatched(generator: Generator, probe: Probe, head: ActionHead) -> dict[str,
     return {
         PLAIN: System(plain(nucleus(1.0)), NO_VERIFIER, {}, "none"),
         # Of a complete output the verifier of prefixes says whether it is valid.
-        "rejection": System(RejectionSampling(budget=MOST_QUERIES), perfect, {}, "perfect, of whole outputs"),
+        "rejection": System(RejectionSampling(budget=MOST_QUERIES), perfect, {}, AT_THE_END),
         "tokenwise rejection": System(TokenwiseRejection(max_trials=MOST_TRIALS), probe, {}, "linear verifier"),
         f"block rejection, {BLOCK} tokens": System(blocks, probe, {}, "linear verifier"),
         "locally constrained": System(LocallyConstrained(), head, {}, "value, at least 0.5"),
-        ACTION: System(ActionValueGuided(), head, {"outcome": outcome}, "value"),
+        ACTION: System(ActionValueGuided(), head, {"outcome": outcome}, f"value; {AT_THE_END}"),
         BACKTRACKING: System(Backtracking(QUOTA, STRIDE), probe, {}, "linear verifier"),
-        WALK: System(walk, head, {"outcome": outcome}, "value"),
+        WALK: System(walk, head, {"outcome": outcome}, f"value; {AT_THE_END}"),
     }
 
 
@@ -105,9 +106,10 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
     """Completes a few prompts many times with every sampler.
 
     Returns:
-      'systems': of each, what judges, validity, failures, distinct outputs of ten, mean distance from π* with its
-      standard error over prompts, and mean costs. The row of exact draws from π* says how far as many draws are from
-      it by chance.
+      'systems': of each, what judges, validity, failures, distinct outputs of ten, distances from π* by prompt, their
+      mean with its standard error over prompts, the same of outputs that are not failures, and of the difference to
+      VGB's distance of the same prompt; and mean costs. The row of exact draws from π* says how far as many draws are
+      from it by chance.
     """
     config = generator.config
     prompts = draw_prompts(config, config.ood_grammar, "laws/prompts", config.law_prompts)
@@ -123,6 +125,9 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
     add(unmatched(generator, probe, head))
     costs = rows[PLAIN]["queries"], rows[BACKTRACKING]["queries"], rows[WALK]["queries"]
     add(matched(probe, costs[0], costs[1]) | matched(probe, costs[0], costs[2]))
+    for row in rows.values():
+        above = np.array(row["distances"]) - rows[WALK]["distances"]
+        row |= {"above_walk": float(above.mean()), "above_walk_standard_error": standard_error(above)}
     return {
         "systems": rows,
         "prompts": config.law_prompts,
@@ -131,16 +136,32 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
     }
 
 
-def _measured(generator: Generator, done: Completed, laws: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+def _measured(generator: Generator, done: Completed, laws: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
     draws = generator.config.law_draws
     tokens, valid = done.outputs.tokens.reshape(len(laws), draws, -1), done.valid.reshape(len(laws), draws)
-    distances = np.array([distance(*of, *law) for *of, law in zip(tokens, valid, laws, strict=True)])
+    found = ~done.failed.reshape(valid.shape)
+    distances = [distance(*of, *law) for *of, law in zip(tokens, valid, laws, strict=True)]
+    # A prompt of which every draw failed says nothing of the others.
+    of_found = [
+        distance(of[there], fine[there], *law)
+        for of, fine, there, law in zip(tokens, valid, found, laws, strict=True)
+        if there.any()
+    ]
     few = min(10, draws)
     return {
         **done.means(),
         "distinct_of_ten": float(distinct(tokens[:, :few].reshape(-1, tokens.shape[-1]), few).mean()),
-        "distance": float(distances.mean()),
-        "distance_standard_error": standard_error(distances),
+        **_of_distances(distances),
+        "distance_without_failures": float(np.mean(of_found)) if of_found else None,
+    }
+
+
+def _of_distances(distances: list[float]) -> dict[str, Any]:
+    values = np.array(distances)
+    return {
+        "distances": np.round(values, 5).tolist(),
+        "distance": float(values.mean()),
+        "distance_standard_error": standard_error(values),
     }
 
 
@@ -158,6 +179,6 @@ def _of_exact_draws(generator: Generator, laws: list[tuple[np.ndarray, np.ndarra
         "valid": 1.0,
         "failed": 0.0,
         "distinct_of_ten": float(np.mean(counts)),
-        "distance": float(np.mean(distances)),
-        "distance_standard_error": standard_error(np.array(distances)),
+        **_of_distances(distances),
+        "distance_without_failures": float(np.mean(distances)),
     }

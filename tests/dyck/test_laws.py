@@ -83,5 +83,14 @@ def test_rows_of_the_comparison(head, monkeypatch):
     assert rows[WALK]["valid"] > rows[PLAIN]["valid"]
     assert rows[WALK]["distance"] < rows[PLAIN]["distance"]
     assert rows[WALK]["queries"] - rows[WALK]["erased"] <= CONFIG.room - CONFIG.shortest
+    for row in rows.values():
+        differences = np.array(row["distances"]) - rows[WALK]["distances"]
+        assert row["distance"] == pytest.approx(np.mean(row["distances"]), abs=1e-5)
+        assert row["above_walk"] == pytest.approx(differences.mean())
+        error = differences.std(ddof=1) / np.sqrt(CONFIG.law_prompts)
+        assert row["above_walk_standard_error"] == pytest.approx(error)
+    assert rows[PLAIN]["distance_without_failures"] == pytest.approx(rows[PLAIN]["distance"])
+    assert rows[WALK]["failed"] > 0
+    assert rows[WALK]["distance_without_failures"] < rows[WALK]["distance"]
     # Twenty draws from π* are this far from it by chance.
     assert 0 < rows[EXACT]["distance"] < 0.3 and rows[EXACT]["valid"] == 1.0
