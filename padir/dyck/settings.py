@@ -55,7 +55,7 @@ class DyckConfig:
     q: float = 0.5
     shortest: int = 25
     longest: int = 31
-    steps: int = 5000
+    steps: int = 6000
     batch_size: int = 32
     peak_learning_rate: float = 2e-3
     warmup_steps: int = 100

@@ -159,6 +159,9 @@ class MultiHeadAttention(nnx.Module):
         Returns:
           [B, H, Q, K] float32, each row over K sums to 1.
         """
+        if key.shape[1] == 1:
+            # It has all the weight, whatever the query and the bias: neither is multiplied with anything.
+            return jnp.ones((len(query), self.num_heads, query.shape[1], 1), jnp.float32)
         return self.normalised(self.logits(query, key), bias)
 
     def apply(self, weights: Array, value: Array) -> Array:

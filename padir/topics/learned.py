@@ -276,6 +276,11 @@ def all_trained(config: TopicsConfig) -> Data:
                 grams = [embedding.T @ embedding for embedding in embeddings]
                 run["embeddings"] = [matrix_statistics(gram, members) for gram in grams]
                 run["matrix"] = compact(grams[0], model)
+            if kind == PARTS_OF_THE_WHOLE[1]:
+                # Whether it is diagonal or in blocks decides what attention is best (Table 2.2).
+                values = [trained.of(index).value for index in range(config.num_seeds)]
+                run["value"] = [_of_matrix(value, config, members) for value in values]
+                run["value_matrix"] = compact(values[0], model)
             runs.append(run)
     return {"runs": runs, "model": {"topics": model.topics, "words_per_topic": model.words_per_topic}}
 

@@ -209,18 +209,20 @@ def _bars(axes: Axes, ours: Mapping[str, Sequence[Data]], theirs: Mapping[str, A
 
 
 def draw_all_trained(path: Path, data: Data) -> None:
-    """Figure 2.1: W^E' W^E, and held-out losses."""
+    """Figure 2.1: W^E' W^E; W^V of attention and W^V trained on one-hot words; and held-out losses."""
     v = data["model"]["words_per_topic"]
     drawn = [run for run in data["runs"] if "matrix" in run]
     figure = Figure(figsize=(14, 9.5), layout="constrained")
     axes = figure.subplots(3, 4).ravel()
     for panel, run in zip(axes, drawn, strict=False):
         heat_map(panel, _whole(run["matrix"]), v, f"{run['kind']}: {_named(run)}, λ = {run['l2']:g}")
-    for panel in axes[len(drawn) :]:
+    for panel in axes[len(drawn) : -1]:
         panel.set_axis_off()
-    last = axes[-1]
-    last.set_axis_on()
-    _held_out(last, data["runs"])
+    for run in data["runs"]:
+        if "value_matrix" in run:
+            axes[-2].set_axis_on()
+            heat_map(axes[-2], _whole(run["value_matrix"]), v, f"{run['kind']}: W^V, {_named(run)}")
+    _held_out(axes[-1], data["runs"])
     save(figure, path)
 
 
@@ -229,12 +231,14 @@ def _held_out(axes: Axes, runs: Sequence[Data]) -> None:
     shown = [run for run in runs if run["loss"] == "cross_entropy" and run["optimizer"] == "adam"]
     kinds = list(dict.fromkeys(run["kind"] for run in shown))
     for index, l2 in enumerate(sorted({run["l2"] for run in shown})):
-        values = [
-            np.mean(next(run for run in shown if (run["kind"], run["l2"]) == (kind, l2))["held_out"]) for kind in kinds
-        ]
-        axes.bar(np.arange(len(kinds)) + 0.36 * (index - 0.5), values, 0.34, color=shade(index, 3), label=f"λ = {l2:g}")
+        for place, kind in enumerate(kinds):
+            values = next(run for run in shown if (run["kind"], run["l2"]) == (kind, l2))["held_out"]
+            places = np.full(len(values), place + 0.2 * (index - 0.5))
+            label = None if place else f"λ = {l2:g}, each seed"
+            axes.plot(places, values, "o", color=shade(index, 3), label=label)
     axes.set_xticks(range(len(kinds)), kinds, fontsize=8)
-    axes.set_ylim(3.0, None)
+    axes.set_xlim(-0.5, len(kinds) - 0.5)
+    axes.grid(axis="y", alpha=0.3)
     axes.set_title("held-out cross-entropy, nats", fontsize=9)
     axes.legend(fontsize=7)
 

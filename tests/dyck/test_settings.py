@@ -47,7 +47,7 @@ def test_quick_is_the_same_experiment_with_smaller_sizes():
 
 @pytest.mark.parametrize(
     ("file", "parameters", "words", "ood_p"),
-    [("runs/dyck.gin", 987_008, 160_000, 0.6), ("runs/dyck_paper.gin", 24_661_504, 300_000, 0.8)],
+    [("runs/dyck.gin", 987_008, 192_000, 0.6), ("runs/dyck_paper.gin", 24_661_504, 300_000, 0.8)],
 )
 def test_the_gin_files_have_the_sizes_they_state(file, parameters, words, ood_p):
     gin_files.parse([file], [])

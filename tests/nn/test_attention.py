@@ -67,6 +67,28 @@ def test_masked_keys_weigh_exactly_nothing_and_a_blind_query_stays_finite(attent
     np.testing.assert_allclose(weights[:, :, 1], 1 / 3, atol=1e-6)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_single_key_has_all_the_weight_without_any_product(attention, masked):
+    """What the softmax says, and its gradient, bit for bit."""
+    x, memory = jnp.asarray(random(2, 4, FEATURES, seed=1)), jnp.asarray(random(2, 1, FEATURES, seed=2))
+    bias = jnp.full((2, 1, 1, 1), MASKED_LOGIT if masked else 0.5)
+
+    def by_softmax(x):
+        keys = attention.key_value(memory)
+        weights = attention.normalised(attention.logits(attention.queries(x), keys.key), bias)
+        return attention.apply(weights, keys.value), weights
+
+    def shortly(x):
+        return attention(attention.queries(x), attention.key_value(memory), bias)
+
+    for expected, found in zip(by_softmax(x), shortly(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for function in (by_softmax, shortly):
+        assert not jax.grad(lambda x, function=function: (function(x)[0] ** 2).sum())(x).any()
+    text = jax.jit(shortly).lower(x).compile().as_text()
+    assert "exponential" not in text
+
+
 def test_the_query_initialisation_carries_the_scale():
     wide = MultiHeadAttention(
         256, 4, 64, dropout_rate=0.0, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(params=jax.random.key(1))
