@@ -66,7 +66,7 @@ _NOTES: Mapping[str, Sequence[str]] = {
     ],
     "second_stage": [
         "W^V is frozen at an optimum of stage 1. In 7 of the thesis's 10 runs a W^V close to diagonal arose by itself; "
-        "how, it does not say, and here it did not.",
+        "how, it does not say. With cross-entropy ('joint') none did here; with squared error see 'all_trained'.",
     ],
     "joint": ["Attention is measured on documents without masks; a position and itself count as the same word."],
     "all_trained": ["SGD has a third of its learning rate for cross-entropy and a tenth for squared error."],
