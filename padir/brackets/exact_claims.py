@@ -10,7 +10,8 @@ import numpy as np
 from padir.brackets import balance
 from padir.brackets.construction import Construction
 from padir.brackets.exact import generator_of
-from padir.brackets.language import tokens_of
+from padir.brackets.language import DyckLanguage, tokens_of
+from padir.brackets.lemmas import norm_c
 from padir.brackets.settings import BracketsConfig
 from padir.brackets.thesis import PRINTED_PREFIX, TEST_PREFIX
 from padir.brackets.transformer import features
@@ -137,6 +138,7 @@ def of_misprints(config: BracketsConfig) -> list[Claim]:
         Claim("(2.55): the same with the index r(t, d) of (2.60)", len(corrected) / len(pairs), ">=", 1.0),
         Claim("(2.56): depths of brackets minus slots of onehot(d), D slots as printed",
               float(len({d for _, d in pairs}) - depth), "<=", 0.0, "depths run from 0 to D: D + 1 slots are needed"),
+        Claim("(2.56): the same with D + 1 slots", float(len({d for _, d in pairs}) - depth - 1), "<=", 0.0),
         Claim("(2.56): rank of the embeddings / (2kD + 1), which sufficiency in Theorem 2.2.1 needs",
               rank_of["type_depth"] / ranks, ">=", 1.0, "it is proved for independent embeddings of all pairs"),
         Claim("(2.57): the same", rank_of["angle"] / ranks, ">=", 1.0, "as for (2.56)"),
@@ -146,19 +148,30 @@ def of_misprints(config: BracketsConfig) -> list[Claim]:
               "it must be (t - 1)D + d"),
         Claim("Theorem 2.2.1: the same with (t - 1)D + d", max(of_basis) / (k * depth), "<=", 1.0),
         Claim("LN_C as printed is finite at 0 for C = 0", float(zero_norm), ">=", 1.0, "LN_0(0) must be set to 0"),
+        Claim("LN_C with LN_0(0) = 0 is finite at 0 for C = 0", float(np.isfinite(norm_c(np.zeros(4), 0.0)).all()),
+              ">=", 1.0),
         Claim(f"depth of the test prefix {PRINTED_PREFIX} of Fig 2.11", prefixes["as printed"], "<=", 4,
               "it has five round brackets where four fit"),
         Claim(f"depth of {TEST_PREFIX}", prefixes[""], "<=", 4),
         Claim("(2.46): rows of W_E with 2k rows as printed / tokens", 2 * k / language.tokens, ">=", 1.0,
               "the start token needs one, too: 2k + 1"),
+        Claim("(2.46): the same with 2k + 1 rows", (2 * k + 1) / language.tokens, ">=", 1.0),
         Claim("β of a balanced layer, arguments of u swapped as in (2.49) to (2.54)", swapped, "<=", 1e-9,
               "the query's logits must be those in which it is the query"),
         Claim("β of the same layer, arguments as in (2.48)", right, "<=", 1e-9),
         Claim("(2.51): largest depth of a closing query, d for d in 2..D as printed / D - 1", depth / (depth - 1),
               "<=", 1.0, "after a closing bracket the depth is at most D - 1; Q and the proof use d - 1"),
+        Claim("(2.51): largest depth after a closing bracket, of all prefixes of 2D tokens / D - 1",
+              _deepest_closing(language) / (depth - 1), "<=", 1.0),
         *_of_norms(config),
         *_of_excess(config),
     ]  # fmt: skip
+
+
+def _deepest_closing(language: DyckLanguage) -> float:
+    """The largest depth that any prefix of 2D tokens has right after a closing bracket."""
+    tokens = language.prefixes(2 * language.depth)
+    return float(language.parse(tokens).depths[:, 1:][tokens % 2 == 0].max())
 
 
 def language_depth(text: str) -> int:

@@ -118,6 +118,10 @@ def test_exact_parts_pass_and_misprints_fail():
     texts = [claim.text for claim in failed]
     for of in ("(2.55)", "(2.56)", "(2.57)", "(2.46)", "Lemma 2.2.18 as printed", "Lemma 2.2.19 with", "(2.72)"):
         assert any(of in text for text in texts), of
+    passed = {claim.text: claim.measured for claim in claims if claim.passed}
+    assert passed["(2.51): largest depth after a closing bracket, of all prefixes of 2D tokens / D - 1"] == 1.0
+    for of in ("(2.56): the same with D + 1", "LN_C with LN_0(0)", "(2.46): the same with 2k + 1"):
+        assert any(text.startswith(of) for text in passed), of
     found = approximation.prunings(config)
     assert [claim.passed for claim in approximation.of_prunings(found)][2:] == [True, True]
 
