@@ -6,6 +6,7 @@ are few words that begin with a prompt, and the model scores each. (The thesis g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +31,13 @@ from padir.dyck.unseen import QUOTA, STRIDE, distinct, standard_error
 from padir.types import EOS_ID, PyTree
 
 PLAIN, BACKTRACKING, ACTION, WALK = "plain sampling", "backtracking", "action-level value-guided", "VGB, first leaf"
-EXACT = "exact draws"
+CONSTRAINED, EXACT = "locally constrained", "exact draws"
 AT_THE_END = "validity, of whole outputs"
 BLOCK = 2
 # Draws of a token or block that a verifier may reject: one that rejects nearly everything would take thousands.
 MOST_TRIALS = 20
+# Counts that add up over runs.
+_COSTS = ("queries", "verifier_calls", "decoder_passes", "backtracks")
 # Queries after which rejection of whole outputs gives up.
 MOST_QUERIES = 1000
 
@@ -60,7 +63,7 @@ def unmatched(generator: Generator, probe: Probe, head: ActionHead) -> dict[str,
         "rejection": System(RejectionSampling(budget=MOST_QUERIES), perfect, {}, AT_THE_END),
         "tokenwise rejection": System(TokenwiseRejection(max_trials=MOST_TRIALS), probe, {}, "linear verifier"),
         f"block rejection, {BLOCK} tokens": System(blocks, probe, {}, "linear verifier"),
-        "locally constrained": System(LocallyConstrained(), head, {}, "value, at least 0.5"),
+        CONSTRAINED: System(LocallyConstrained(), head, {}, "value, at least 0.5"),
         ACTION: System(ActionValueGuided(), head, {"outcome": outcome}, f"value; {AT_THE_END}"),
         BACKTRACKING: System(Backtracking(QUOTA, STRIDE), probe, {}, "linear verifier"),
         WALK: System(walk, head, {"outcome": outcome}, f"value; {AT_THE_END}"),
@@ -76,6 +79,31 @@ def matched(probe: Probe, plain_queries: float, queries: float) -> dict[str, Sys
             BlockBestOf(Block(size=BLOCK), times), probe, {}, "linear verifier"
         ),
     }
+
+
+def first_valid(runs: Sequence[Completed]) -> Completed:
+    """Of several completions of each prompt the first that is valid, else the last; it costs what all up to it do."""
+    valid = np.stack([run.valid for run in runs])
+    chosen = np.where(valid.any(axis=0), valid.argmax(axis=0), len(runs) - 1)
+    places = chosen, np.arange(len(chosen))
+
+    def of_chosen(*fields: np.ndarray) -> np.ndarray:
+        return np.stack(fields)[places]
+
+    def spent(*fields: np.ndarray) -> np.ndarray:
+        return np.cumsum(np.stack(fields), axis=0)[places]
+
+    outputs = Prefixes(*(of_chosen(*fields) for fields in zip(*(run.outputs for run in runs), strict=True)))
+    costs = {name: spent(*(getattr(run, name) for run in runs)) for name in _COSTS}
+    # What a run has written that is not the one chosen is discarded.
+    kept = of_chosen(*(run.queries - run.erased for run in runs))
+    return Completed(
+        outputs=outputs,
+        failed=of_chosen(*(run.failed for run in runs)),
+        valid=of_chosen(*valid),
+        erased=costs["queries"] - kept,
+        **costs,
+    )
 
 
 def restricted_law(generator: Generator, prompt: Prefixes) -> tuple[np.ndarray, np.ndarray]:
@@ -122,9 +150,17 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
         for (name, system), done in zip(systems.items(), generator.complete_all(wide, ways), strict=True):
             rows[name] = {"judge": system.judged_by, **_measured(generator, done, laws)}
 
-    add(unmatched(generator, probe, head))
+    alone = unmatched(generator, probe, head)
+    add(alone)
     costs = rows[PLAIN]["queries"], rows[BACKTRACKING]["queries"], rows[WALK]["queries"]
     add(matched(probe, costs[0], costs[1]) | matched(probe, costs[0], costs[2]))
+    for name in (PLAIN, CONSTRAINED, ACTION, BACKTRACKING):
+        if name in alone:
+            system, times = alone[name], max(2, round(costs[2] / rows[name]["queries"]))
+            ways = [Completion(system.sampler, f"laws/{run}", system.judge, system.more) for run in range(1, times + 1)]
+            done = first_valid(generator.complete_all(wide, ways))
+            judged_by = system.judged_by if AT_THE_END in system.judged_by else f"{system.judged_by}; {AT_THE_END}"
+            rows[f"{name}, first valid of {times}"] = {"judge": judged_by, **_measured(generator, done, laws)}
     for row in rows.values():
         above = np.array(row["distances"]) - rows[WALK]["distances"]
         row |= {"above_walk": float(above.mean()), "above_walk_standard_error": standard_error(above)}

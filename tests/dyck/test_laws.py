@@ -7,7 +7,7 @@ import tiny_dyck
 from padir.data.dyck import word_of
 from padir.decoding.value_guided import ValueGuided
 from padir.dyck import laws
-from padir.dyck.generator import Prefixes, draw_prompts
+from padir.dyck.generator import Completed, Prefixes, draw_prompts
 from padir.dyck.judges import ActionHead
 from padir.dyck.laws import BACKTRACKING, EXACT, PLAIN, WALK, compare, distance, matched, restricted_law, unmatched
 
@@ -42,6 +42,20 @@ def test_distance_by_hand():
     assert distance(outputs[3:], np.array([False]), words, law) == pytest.approx(1.0)
 
 
+def test_the_first_valid_run_costs_what_all_up_to_it_do():
+    def run(valid, token):
+        count = np.arange(1, 4)
+        outputs = Prefixes(np.full((3, 5), token), np.full(3, 5))
+        return Completed(outputs, ~np.array(valid), np.array(valid), 10 * count, count, 2 * count, 0 * count, 4 * count)
+
+    found = laws.first_valid([run([True, False, False], 3), run([True, True, False], 4)])
+    assert found.outputs.tokens[:, 0].tolist() == [3, 4, 4] and found.valid.tolist() == [True, True, False]
+    assert found.failed.tolist() == [False, False, True]
+    assert found.queries.tolist() == [10, 40, 60] and found.verifier_calls.tolist() == [1, 4, 6]
+    # 6 tokens of 10 are kept each time, for each prompt's number.
+    assert found.erased.tolist() == [4, 40 - 12, 60 - 18] and found.decoder_passes.tolist() == [2, 8, 12]
+
+
 def test_numbers_of_candidates_match_the_queries():
     assert list(matched(tiny_dyck.probe(), 4.0, 30.4)) == ["best of 8", "block best of 8, 2 tokens"]
     assert "best of 2" in matched(tiny_dyck.probe(), 4.0, 3.0)
@@ -74,7 +88,11 @@ def test_rows_of_the_comparison(head, monkeypatch):
     generator = tiny_dyck.trained()
     found = compare(generator, tiny_dyck.probe(), head)
     rows = found["systems"]
-    assert list(rows) == [EXACT, PLAIN, BACKTRACKING, WALK]
+    again = [f"{name}, first valid of {max(2, round(rows[WALK]['queries'] / rows[name]['queries']))}"
+             for name in (PLAIN, BACKTRACKING)]  # fmt: skip
+    assert list(rows) == [EXACT, PLAIN, BACKTRACKING, WALK, *again]
+    for name, more in zip((PLAIN, BACKTRACKING), again, strict=True):
+        assert rows[more]["valid"] > rows[name]["valid"] and rows[more]["queries"] > rows[name]["queries"]
     assert budgets == [rows[BACKTRACKING]["queries"], rows[WALK]["queries"]]
     prompts = draw_prompts(CONFIG, CONFIG.ood_grammar, "laws/prompts", CONFIG.law_prompts)
     counts = [CONFIG.grammar.number_of_words(text[:length].tolist()) for text, length in zip(*prompts, strict=True)]
