@@ -214,8 +214,8 @@ def _laws(laws: Results) -> tuple[str, str, str]:
         f"{max(laws['valid_outputs'])} valid outputs. Distance: total variation from the language model's law among "
         "valid outputs, ± its standard error over prompts; 'above VGB': the difference to VGB's of that prompt; 'of "
         "outputs': without draws that failed. 'Best of' and 'block best of' have as many candidates as cost about what "
-        "backtracking does, and what VGB does; 'first valid of' has at most as many runs as cost what VGB does, and stops "
-        "at the first valid output; the others cost what they cost. Tokens and blocks are drawn at most "
+        "backtracking does, and what VGB does; 'first valid of' has at most as many runs as cost what VGB does, and "
+        "stops at the first valid output; the others cost what they cost. Tokens and blocks are drawn at most "
         f"{MOST_TRIALS} times: a sampler that then has none has failed, but for block rejection, which keeps the last. "
         "The thesis gives no numbers."
     )
