@@ -154,6 +154,7 @@ def compare(generator: Generator, probe: Probe, head: ActionHead) -> dict[str, A
     add(alone)
     costs = rows[PLAIN]["queries"], rows[BACKTRACKING]["queries"], rows[WALK]["queries"]
     add(matched(probe, costs[0], costs[1]) | matched(probe, costs[0], costs[2]))
+    # What they reach for VGB's queries if they are told at the end what is valid, as VGB is.
     for name in (PLAIN, CONSTRAINED, ACTION, BACKTRACKING):
         if name in alone:
             system, times = alone[name], max(2, round(costs[2] / rows[name]["queries"]))
