@@ -120,6 +120,8 @@ def main() -> None:
         return
     if options.no_argmax and options.setting in ("plain", "block"):
         raise PadirError(f"--no_argmax: --setting={options.setting} rewrites nothing; leave it out")
+    if options.ood_names and options.names > len(OOD_NAMES):
+        raise PadirError(f"--names={options.names}: there are {len(OOD_NAMES)} --ood_names; ask for at most as many")
     judge, layer, threshold, depth = None, -1, 0.5, 1
     if options.verifier is not None:
         probe, layer, threshold = load_verifier(options.verifier, None)

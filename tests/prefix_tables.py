@@ -11,9 +11,12 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny_models
 
 from padir.decoding.autoregressive import START_ID
 from padir.decoding.generation import Rows, draw, last_tokens, put
+from padir.decoding.sampling import log_probabilities
+from padir.models.prefixes import prefix_steps
 from padir.types import EOS_ID, PAD_ID
 
 # Prefixes are told apart by their hash modulo this prime.
@@ -207,3 +210,28 @@ def z_of_chi_square(found, laws):
         expected, observed = np.append(expected, rest), np.append(observed, counts.total() - observed.sum())
     freedom = len(expected) - 1
     return (((observed - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
+
+
+def on_a_models_cache(config, rows, judge, key):
+    """What a sampler makes of `rows` with a small model and its cache, if its scores are those of an uncached pass.
+
+    Scores add what cached steps said of each generated token, at its time; prompts have at most 3 tokens.
+    """
+    model, (count, room) = tiny_models.AR, rows.tokens.shape
+    params, source = tiny_models.sharpen(model.init(3)), tiny_models.rows(count, 5, seed=5)
+
+    @jax.jit
+    def run(params, source, rows):
+        step, cache = prefix_steps(model, params, source, rows.tokens[:, :3], room)
+        found = config.generate(step, cache, rows, judge, key)
+        network = model.module(params).network
+        plan = network.plan(model.encode(network, source), source, room)
+        inputs = jnp.pad(found.tokens[:, :-1], ((0, 0), (1, 0)))
+        return found, log_probabilities(network.logits(network.decode(inputs, plan).hidden), model.ids)
+
+    found, log_probs = run(params, source, rows)
+    of_text = np.take_along_axis(np.asarray(log_probs), np.asarray(found.tokens)[..., None], axis=-1)[..., 0]
+    places, ends = np.arange(room), np.asarray(found.lengths)
+    generated = (places >= np.asarray(rows.prompt_lengths)[:, None]) & (places < ends[:, None])
+    np.testing.assert_allclose(found.score, np.where(generated, of_text, 0.0).sum(axis=1), atol=1e-5)
+    return found

@@ -57,8 +57,8 @@ class MiniConfig:
       examples: completions that a verifier is trained on.
       names, repeats, runs: functions of a run, completions of each, and runs.
       top_p: nucleus of all samplers; their temperature is 1.
-      thresholds: of the trained verifiers, each compared: the thesis's, and the middle. It is a small share of prefixes
-        here that are wrong, of which a verifier is rarely as sure as the first one asks.
+      thresholds: of the trained verifiers: the thesis's, and the middle. So few prefixes are wrong here that a verifier
+        is rarely as sure of one as the thesis's threshold asks.
       random_threshold: of the random verifier.
       seed: of everything.
     """

@@ -84,6 +84,8 @@ def test_all_steps(run, tmp_path, capsys):
     added = [json.loads(line) for line in out.read_text().splitlines()[8:]]
     assert {line["setting"] for line in added} == {"Q4 B4, random verifier, 0.1; 1.0, 1.0, without argmax, OOD names"}
     assert [line["name"] for line in added] == ["pop", "add"] * 2 and sum(line["backtracks"] for line in added) > 0
+    with pytest.raises(PadirError, match="--names=11: there are 10 --ood_names"):
+        run("complete", *few, "--setting=random", "--ood_names", "--names=11")
     with pytest.raises(PadirError, match="--no_argmax: --setting=plain rewrites nothing"):
         run("complete", *few, "--setting=plain", "--no_argmax")
     out.write_text("".join(before.splitlines(keepends=True)[:-1]))

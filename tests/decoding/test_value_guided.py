@@ -3,15 +3,13 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import prefix_tables
 import pytest
 import tiny_models
 
-from padir.decoding.sampling import log_probabilities
 from padir.decoding.value_guided import ValueGuided
 from padir.errors import PadirError
-from padir.models.prefixes import prefix_steps
 from tests.guided_tables import (
     VOCAB,
     agrees,
@@ -176,37 +174,22 @@ def test_a_row_alone_is_the_same_row_in_a_batch_and_beside_padding():
 @pytest.mark.parametrize("children", ["all", "proposal"])
 def test_after_steps_back_a_models_cache_is_that_of_the_path(children):
     """Scores add what cached steps said of each token of the leaf, at its time; an uncached pass says the same."""
-    model, room, count = tiny_models.AR, 9, 12
-    params = tiny_models.sharpen(model.init(3))
-    source = tiny_models.rows(count, 5, seed=5)
-    lengths = np.arange(count) % 4
+    count = 12
     drawn = np.random.default_rng(1).integers(2, 20, (count, 3))
-    prompts = [prompt[:length].tolist() for prompt, length in zip(drawn, lengths, strict=True)]
-    rows = rows_of(prompts, [length + 4 for length in lengths], room)
-    config = ValueGuided(children=children, horizon=4, max_moves=40)
+    prompts = [prompt[: row % 4].tolist() for row, prompt in enumerate(drawn)]
+    rows = rows_of(prompts, [len(prompt) + 4 for prompt in prompts], room=9)
 
     def judge(tokens, lengths, features):
         """Between 0.05 and 0.95, by the model's hidden state."""
-        of_children = features @ jax.random.normal(jax.random.key(0), (features.shape[1], model.network.vocab_size))
+        size = tiny_models.AR.network.vocab_size
+        of_children = features @ jax.random.normal(jax.random.key(0), (features.shape[1], size))
         return 0.05 + 0.9 * jax.nn.sigmoid(8 * features[:, 0]), 0.05 + 0.9 * jax.nn.sigmoid(8 * of_children)
 
-    @jax.jit
-    def run(params, source, rows):
-        step, cache = prefix_steps(model, params, source, rows.tokens[:, :3], room)
-        found = config.generate(step, cache, rows, judge, KEY)
-        network = model.module(params).network
-        plan = network.plan(model.encode(network, source), source, room)
-        inputs = jnp.pad(found.tokens[:, :-1], ((0, 0), (1, 0)))
-        return found, log_probabilities(network.logits(network.decode(inputs, plan).hidden), model.ids)
-
-    found, log_probs = run(params, source, rows)
-    of_text = np.take_along_axis(np.asarray(log_probs), np.asarray(found.tokens)[..., None], axis=-1)[..., 0]
-    places = np.arange(room)
-    generated = (places >= lengths[:, None]) & (places < np.asarray(found.lengths)[:, None])
-    np.testing.assert_allclose(found.score, np.where(generated, of_text, 0.0).sum(axis=1), atol=1e-5)
+    config = ValueGuided(children=children, horizon=4, max_moves=40)
+    found = prefix_tables.on_a_models_cache(config, rows, judge, KEY)
     stepped_back = np.asarray(found.queries.backtracks) > 0
     assert (stepped_back & ~np.asarray(found.failed)).sum() > count // 3
-    np.testing.assert_array_equal(found.queries.queries, found.lengths - lengths + found.queries.erased)
+    prefix_tables.check_account(found, rows)
 
 
 def chain(tables, limit, floor, lazy=False):

@@ -74,9 +74,11 @@ def test_options_of_the_model_reach_it(tiny, monkeypatch, options):
     monkeypatch.setattr(listening, "listen", lambda server, **given: servers.append(server))
     serve(run_dir=tiny.padir, name="tiny", max_batch_size=1, warm_up=False, **options)
     translator = padir.load(tiny.padir, **options)
+    assert servers[0].models["tiny"].translator.compute_type == options.get("compute_type")
     texts = [example.source_text for example in PreparedSet.open(tiny.data).split("test").read(range(4))]
     expected = [each.text for each in translator.translate(texts)]
     if "verify_with" in options:
+        assert expected != [each.text for each in padir.load(tiny.padir).translate(texts)]
         assert expected == [each.text for each in padir.load(tiny.ar).translate(texts)]
 
     async def ask_all():
