@@ -183,11 +183,10 @@ class Vocabulary:
         ]
 
     def _text_ids(self, ids: Iterable[int]) -> list[int]:
-        kept = []
-        for i in ids:
-            i = int(i)
+        kept, num_pieces = [], self.num_pieces
+        for i in map(int, ids):
             if i == EOS_ID:
                 break
-            if i != PAD_ID and i < self.num_pieces:
+            if i != PAD_ID and i < num_pieces:
                 kept.append(i)
         return kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Self
@@ -152,9 +153,9 @@ class Decoder:
         """The type in which products with weights are computed: `compute_type`, or else the dtype of the network."""
         return self.compute_type or self.model.network.dtype
 
-    @property
+    @functools.cached_property
     def default_decode(self) -> DecodeConfig:
-        """The default decode configuration.
+        """The default decode configuration, one object: checking a new one costs a request a third of a millisecond.
 
         It is verified decoding for a PaDIR model with a verifier, generation under a judge if there is one, and else
         `kinds.default_decode`.
@@ -215,8 +216,10 @@ class Decoder:
             program, leaves = self._program(decode)
             packed, extras = program(leaves, placed, self._key, *steps, **given)
         found = unpack(np.asarray(packed), extras)
+        if found.trace is None or not steps:
+            return found
         # A program with room for more steps serves several numbers of them.
-        return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace)) if steps else found
+        return found.replace(trace=jax.tree.map(lambda field: field[: int(steps[0])], found.trace))
 
     def _program(self, decode: DecodeConfig) -> tuple[Program, list[Array]]:
         known = self._programs.get(decode)
@@ -338,6 +341,7 @@ def own_mesh() -> Mesh:
     return sharding.make_mesh(jax.local_devices())
 
 
+@functools.lru_cache(maxsize=256)
 def on_devices(decode: DecodeConfig, count: int) -> DecodeConfig:
     """Returns the decode configuration without the options that only one device can use, if there are several."""
     if count > 1 and isinstance(decode, Refinement):

@@ -108,8 +108,9 @@ class Translator(Decoder):
         if isinstance(texts, str):
             raise PadirError("translate takes a list of texts, not one text: use translate([text])")
         sources = [self._numbered(index, text) for index, text in enumerate(texts)]
-        is_long = len(sources) > _BATCHES_WITHOUT_BAR * batch_size
-        with progress(label="translate", unit="texts", total=len(sources), active=is_long) as bar:
+        if len(sources) <= _BATCHES_WITHOUT_BAR * batch_size:
+            return self.translate_ids(sources, decode, batch_size=batch_size)  # Even a silent bar takes its time.
+        with progress(label="translate", unit="texts", total=len(sources)) as bar:
             return self.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
 
     def stream(

@@ -107,3 +107,13 @@ def test_a_closed_translator_lets_go_and_says_so(translator):
     with pytest.raises(PadirError, match="this translator is closed"):
         continue_from(translator, "no", [None], [False], decode=DECODE)
     translator.close()
+
+
+def test_a_request_makes_no_configuration_anew(translator, monkeypatch):
+    """Checking a new one takes most of a short request's time on the host."""
+    texts, made = [sentence(1)], []
+    first = translator.translate(texts)
+    check = Refinement.__post_init__
+    monkeypatch.setattr(Refinement, "__post_init__", lambda config: (made.append(config), check(config)))
+    assert translator.translate(texts) == first
+    assert made == []
