@@ -4,7 +4,7 @@
 and, but for the shallow ones, one shape. Each may update its parameters for the same number of seconds: how many
 updates that allows is measured at the beginning. Compilation, validation and checkpoints are not counted. Students
 learn from the teacher's translations and start with its parameters. Then every system translates the validation split,
-alone and in turns with the others for its latency.
+alone and in turns with the others of its model and the teacher's beam search for its latency.
 
 Each part is kept in the work folder. The same command goes on where it was interrupted, so that the comparison can be
 spread over several sittings; `--models` chooses which models this one takes further. At its end it writes
@@ -325,18 +325,19 @@ def compare(comparison: Comparison, data: PreparedSet, results: Path, pattern: s
     made = {name: comparison.made(name) for name in trained}
     # What there is if the latencies do not come to their end.
     _write(comparison.work / "without_latency", comparison, data, rows, made, chosen)
-    # Of a model's two checkpoints, one is timed.
-    timed = comparison.latency(
-        data,
-        {
+    # Each model beside the reference: the programs of all at once would need more memory maps than a process has.
+    for model in trained:
+        # Of a model's two checkpoints, one is timed.
+        of_model = {
             name: system
             for name, system in chosen.items()
-            if not name.endswith(("averaged", "lowest loss")) or main_system(system.model) not in chosen
-        },
-    )
-    for name, times in timed.items():
-        rows[name] |= {"latency_ms": times, "speed_up": timed[REFERENCE]["median"] / times["median"]}
-        rows[name]["timed_decode"] = repr(chosen[name].decode())
+            if system.model == model
+            and (not name.endswith(("averaged", "lowest loss")) or main_system(model) not in chosen)
+        }
+        timed = comparison.latency(data, {REFERENCE: chosen[REFERENCE]} | of_model)
+        for name in of_model:
+            rows[name] |= {"latency_ms": timed[name], "speed_up": timed[REFERENCE]["median"] / timed[name]["median"]}
+            rows[name]["timed_decode"] = repr(chosen[name].decode())
     _write(results, comparison, data, rows, made, chosen)
     print(table(rows))
 
