@@ -2,7 +2,7 @@
 
 Single texts are translated, in turns, by two translators of one model. One runs its program; the other is given the
 answers that the program has made before, so that only the host's part is left: pieces, padding, the lookup of the
-program, and the text of the answer.
+program, and the text of the answer. What JAX takes to start a program is not among it.
 """
 
 from __future__ import annotations

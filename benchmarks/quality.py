@@ -334,7 +334,7 @@ def compare(comparison: Comparison, data: PreparedSet, results: Path, pattern: s
             if system.model == model
             and (not name.endswith(("averaged", "lowest loss")) or main_system(model) not in chosen)
         }
-        timed = comparison.latency(data, {REFERENCE: chosen[REFERENCE]} | of_model)
+        timed = comparison.latency(data, {REFERENCE: chosen[REFERENCE]} | of_model) if of_model else {}
         for name in of_model:
             rows[name] |= {"latency_ms": timed[name], "speed_up": timed[REFERENCE]["median"] / timed[name]["median"]}
             rows[name]["timed_decode"] = repr(chosen[name].decode())

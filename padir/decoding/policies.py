@@ -77,6 +77,8 @@ def check_one(option: str, policy: object, known: tuple[type, ...], name: str | 
     Raises:
       PadirError: it is none.
     """
+    if type(policy) in known:
+        return  # Most are; and what follows takes long enough to be felt in a short request.
     kinds = (*_POLICIES.values(), acceptance.POLICIES, order.POLICIES)
     others = tuple(policy for policies in kinds for policy in policies if policy not in known)
     name = option.split(".")[-1] if name is None else name

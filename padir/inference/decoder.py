@@ -155,7 +155,7 @@ class Decoder:
 
     @functools.cached_property
     def default_decode(self) -> DecodeConfig:
-        """The default decode configuration, one object: checking a new one costs a request a third of a millisecond.
+        """The default decode configuration: one object, which is checked and hashed once.
 
         It is verified decoding for a PaDIR model with a verifier, generation under a judge if there is one, and else
         `kinds.default_decode`.
@@ -341,7 +341,6 @@ def own_mesh() -> Mesh:
     return sharding.make_mesh(jax.local_devices())
 
 
-@functools.lru_cache(maxsize=256)
 def on_devices(decode: DecodeConfig, count: int) -> DecodeConfig:
     """Returns the decode configuration without the options that only one device can use, if there are several."""
     if count > 1 and isinstance(decode, Refinement):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ from padir.types import EOS_ID
 
 # Lengths that the page compares.
 _PAGE_LENGTHS = 4
-# One object for requests that ask alike: making and checking a new one takes most of a request's time on the host.
-_replaced = functools.lru_cache(maxsize=256, typed=True)(dataclasses.replace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +65,7 @@ class ServedModel:
         if not isinstance(decode, Refinement) or decode.num_hypotheses > 1:
             return decode
         most = self.translator.model.max_target_length // decode.length_beam
-        return _replaced(decode, num_hypotheses=min(_PAGE_LENGTHS, most))
+        return dataclasses.replace(decode, num_hypotheses=min(_PAGE_LENGTHS, most))
 
     def decode_for(self, query: Query) -> DecodeConfig:
         """Returns how a query is decoded.
@@ -84,14 +81,14 @@ class ServedModel:
                 if wanted is not None and (query.num_hypotheses or wanted > decode.hypotheses_per_source):
                     changes |= {"num_hypotheses": wanted}
                 if changes:
-                    decode = self.translator.checked(_replaced(decode, **changes))
+                    decode = self.translator.checked(dataclasses.replace(decode, **changes))
                 return decode
             for name in ("steps", "num_hypotheses"):
                 if getattr(query, name) is not None:
                     raise RequestRefused(400, f"{name}: model {self.name!r} does not decode by refinement")
             if isinstance(decode, BeamSearch) and wanted is not None:
                 returned = min(wanted, decode.beam_size)
-                decode = self.translator.checked(_replaced(decode, num_hypotheses=returned))
+                decode = self.translator.checked(dataclasses.replace(decode, num_hypotheses=returned))
             return decode
         except PadirError as error:
             raise RequestRefused(400, str(error)) from None
@@ -139,7 +136,7 @@ class ServedModel:
         """
         translation, told = watch(self.translator, source, decode, name=self.name, text=text)
         if isinstance(decode, Refinement):
-            plain = _replaced(self.decode, num_steps=decode.num_steps)
+            plain = dataclasses.replace(self.decode, num_steps=decode.num_steps)
             self.translate([source], plain)  # No compilation is timed.
             began = time.perf_counter()
             self.translate([source], plain)

@@ -91,14 +91,19 @@ class Clock:
 
 @pytest.fixture
 def run(tiny, tmp_path, monkeypatch):
-    """Returns run(*arguments): starts the script over stand-ins; `run.commands` are those."""
+    """Returns run(*arguments): starts the script over stand-ins, `run.commands`; `run.in_turns` is what was timed."""
     clock = Clock()
     commands = Commands(tiny.data, tiny.ar, clock)
     monkeypatch.setattr(quality, "time", clock)
     monkeypatch.setattr(quality, "run_padir", commands)
     monkeypatch.setattr(quality.Comparison, "_measure", lambda self, models: dict.fromkeys(models, 0.5) | {"ar": 0.25})
     times = {"median": 2.0, "p99": 9.0}
-    latency = lambda self, data, chosen: {name: times | {"median": 1.0 + len(name)} for name in chosen}  # noqa: E731
+    in_turns = []
+
+    def latency(self, data, chosen):
+        in_turns.append(chosen)
+        return {name: times | {"median": 1.0 + len(name)} for name in chosen}
+
     monkeypatch.setattr(quality.Comparison, "latency", latency)
 
     def start(*arguments):
@@ -106,7 +111,7 @@ def run(tiny, tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["quality.py", "--data=corpus", *folders, *arguments])
         return quality.main()
 
-    start.commands = commands
+    start.commands, start.in_turns = commands, in_turns
     return start
 
 
@@ -129,6 +134,9 @@ def test_the_whole_chain(run, tmp_path, capsys):
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     evaluated = {options["name"]: options for name, options in calls if name == "evaluate"}
     assert len(evaluated) == len(stored["systems"]) == 6 + 7 * 10 + 3
+    # Each model by itself, with what it is compared with.
+    for model, chosen in zip(MODELS, run.in_turns, strict=True):
+        assert REFERENCE in chosen and {chosen[name].model for name in chosen if name != REFERENCE} == {model}
     # Each system has its own latency, and those of other checkpoints are not measured.
     for name, system in stored["systems"].items():
         assert ("latency_ms" in system) == (not name.endswith(("averaged", "lowest loss")))

@@ -109,11 +109,6 @@ def test_a_closed_translator_lets_go_and_says_so(translator):
     translator.close()
 
 
-def test_a_request_makes_no_configuration_anew(translator, monkeypatch):
-    """Checking a new one takes most of a short request's time on the host."""
-    texts, made = [sentence(1)], []
-    first = translator.translate(texts)
-    check = Refinement.__post_init__
-    monkeypatch.setattr(Refinement, "__post_init__", lambda config: (made.append(config), check(config)))
-    assert translator.translate(texts) == first
-    assert made == []
+def test_a_translators_default_is_one_object(translator):
+    """What each request would otherwise check and hash anew."""
+    assert translator.default_decode is translator.default_decode == Refinement()

@@ -117,8 +117,6 @@ def test_options_of_a_query_change_the_decode(make):
     assert model.decode_for(Query(("a",))) is model.decode
     assert model.decode_for(Query(("a",), steps=2, num_hypotheses=3)) == Refinement(num_steps=2, num_hypotheses=3)
     assert model.decode_for(Query(("a",), alternatives=2)) == Refinement(num_hypotheses=3)
-    # One object for equal requests, which only the first of them has to check.
-    assert model.decode_for(Query(("b",), steps=2)) is model.decode_for(Query(("a",), steps=2))
 
 
 def test_too_long_is_413_or_split_if_asked(make):
