@@ -74,7 +74,7 @@ def _optional(value: float | None, form: str) -> str:
 
 def frontier(rows: Rows) -> list[str]:
     """Names of the timed systems that no other one beats in BLEU without being slower, fastest first."""
-    timed = {name: (_time(row), -row["bleu"]) for name, row in rows.items() if "latency_ms" in row}
+    timed = {name: (_over_reference(row), -row["bleu"]) for name, row in rows.items() if "latency_ms" in row}
     best, found = float("inf"), []
     for name in sorted(timed, key=timed.get):
         if timed[name][1] < best:
@@ -83,7 +83,7 @@ def frontier(rows: Rows) -> list[str]:
     return found
 
 
-def _time(row: Mapping[str, Any]) -> float:
+def _over_reference(row: Mapping[str, Any]) -> float:
     """Time of a sentence over that of the reference in turns with it; models are not all timed in one go."""
     return 1 / row["speed_up"]
 
@@ -102,10 +102,10 @@ def draw(path: Path, rows: Rows, models: Mapping[str, str], title: str) -> None:
     for colour, model in zip(_COLOURS, MODELS, strict=True):
         names = [name for name, row in rows.items() if models[name] == model and "latency_ms" in row]
         if names:
-            points = [(_time(rows[name]), rows[name]["bleu"]) for name in names]
+            points = [(_over_reference(rows[name]), rows[name]["bleu"]) for name in names]
             marker = "s" if MODELS[model].autoregressive else "o"
             axes.plot(*zip(*points, strict=True), marker, color=colour, label=MODELS[model].title, alpha=0.8)
-    edge = [(_time(rows[name]), rows[name]["bleu"]) for name in frontier(rows)]
+    edge = [(_over_reference(rows[name]), rows[name]["bleu"]) for name in frontier(rows)]
     axes.plot(*zip(*edge, strict=True), "-", color="#999999", linewidth=1, zorder=0, label="frontier")
     axes.set_xscale("log")
     axes.set_xlabel(f"median time of a sentence alone, over that of {REFERENCE}")
