@@ -108,6 +108,9 @@ def systems(models: Iterable[str]) -> dict[str, System]:
         if model == "padir":
             found["AR verifies PaDIR"] = System(model, "decode/verified.gin", helper="verify_with", **mean)
         if model == "joint":
+            judged = found[main_system(model)]
+            bindings = (*judged.bindings, "Refinement.self_rescoring=True")
+            found[f"{main_system(model)}, ranked by itself"] = replace(judged, bindings=bindings)
             found["joint, greedy"] = System(model, "decode/ar_greedy.gin", **mean)
             found["joint verifies itself"] = System(model, "decode/verified.gin", **mean)
     return found

@@ -54,6 +54,10 @@ def decode_cost(
         first += (steps - 2) * flops.conditioning(network, kept * target)
     whole = min(steps, shortcuts.WHOLE_STEPS)
     some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
+    if decode.self_rescoring:
+        causal = model.causal_mode.network
+        once += flops.plan(causal, rows, source, target, prepared=True)
+        once += flops.decoder_pass(causal, kept, target, **shape)
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
 
 

@@ -228,6 +228,8 @@ def check_t5x_compat(config: Any) -> None:
         wrong = f"replace {type(config.replace).__name__}; choose ReplaceWithInitial()"
     elif config.rewrite_only_remasked:
         wrong = "rewrite_only_remasked; set it to False"
+    elif config.self_rescoring:
+        wrong = "self_rescoring; set it to False"
     elif config.length_beam % 2 == 0:
         wrong = f"length_beam {config.length_beam}; choose an odd number"
     if wrong:

@@ -24,7 +24,6 @@ from padir.inference.program import Program, continuation_program, decode_progra
 from padir.models import continuation, guided, padir_decoding, verification
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import DecodingParams
-from padir.models.causal_mode import causal_params
 from padir.models.guided import Judge
 from padir.models.helper import Helper
 from padir.models.kinds import DECODE_CONFIGS, DecodeConfig, Model, decoding_model, default_decode
@@ -86,7 +85,7 @@ class Decoder:
         compute_type = fastest_type.resolved("compute_type", compute_type)
         self.verifies_itself = helper is None and isinstance(model, PadirModel) and model.causal_stage
         if self.verifies_itself:
-            helper = Verifier(model.causal_mode, causal_params(params), is_own=True)
+            helper = Verifier.own(model, params)
         if helper is not None:
             if isinstance(model, AutoregressiveModel):
                 raise PadirError(
@@ -124,7 +123,7 @@ class Decoder:
         """
         other = copy.copy(self)
         if self.verifies_itself:
-            helper = Verifier(self.model.causal_mode, causal_params(params), is_own=True)
+            helper = Verifier.own(self.model, params)
         other.params, other.helper, other.judge, other._programs = params, helper, judge, {}
         other._decoding_params = self.model.for_decoding(params, self.compute_type)
         other._decoding_helper = None if helper is None else helper.for_decoding(self.compute_type)
@@ -288,7 +287,10 @@ class Decoder:
         if not self.verifies_itself or isinstance(decode, Verified):
             return params, self._decoding_helper
         # No array is passed that is not needed: each adds latency.
-        return (params if isinstance(decode, Refinement) else self._decoding_helper.params), None
+        if not isinstance(decode, Refinement):
+            return self._decoding_helper.params, None
+        own = self._decoding_helper
+        return params, Rescorer(own.model, own.params, is_own=True) if decode.self_rescoring else None
 
     def padded_rows(self, sources: int) -> int:
         """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""

@@ -42,6 +42,7 @@ def for_one_hypothesis(config: Refinement) -> Refinement:
         active_positions=None,
         compact_rows=False,
         logits_block=None,
+        self_rescoring=False,
         return_trace=True,
         state_callback=None,
         logits_callback=None,

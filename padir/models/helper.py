@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from flax import struct
 
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.causal_mode import causal_params
 from padir.types import PyTree, TokenIds
+
+if TYPE_CHECKING:
+    from padir.models.padir import PadirModel
 
 
 @struct.dataclass
@@ -18,6 +22,8 @@ class Helper:
     Attributes:
       model: of the same vocabulary; static.
       params: its parameters, or what `BaseModel.for_decoding` made of them.
+      is_own: whether it is the causal mode of the model that it helps (`PadirModel.causal_mode`), with the parameters
+        of that, so that both read one encoder output; static.
     """
 
     # What `decode` calls it, the option that names it, and what it does.
@@ -27,6 +33,12 @@ class Helper:
 
     model: AutoregressiveModel = struct.field(pytree_node=False)
     params: PyTree
+    is_own: bool = struct.field(pytree_node=False, default=False)
+
+    @classmethod
+    def own(cls, model: PadirModel, params: PyTree) -> Self:
+        """A model that helps itself, by the causal mode that it has learnt (`PadirModel.causal_stage`)."""
+        return cls(model.causal_mode, causal_params(params), is_own=True)
 
     def check(self, ids: TokenIds) -> None:
         """Raises PadirError if the model's vocabulary is not the one of `ids`."""

@@ -21,6 +21,7 @@ from padir.decoding.refinement import (
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput
 from padir.errors import PadirError
+from padir.models import rescoring
 from padir.models.base import BaseModel
 from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
@@ -55,7 +56,8 @@ def decode(
       num_steps: [] int32, overrides the steps of `config` without compiling anew; see `refine`.
       lengths: [B] or [B, k] int32, target lengths to use, EOS counted, instead of the k = config.num_hypotheses
         likeliest ones. One beyond [1, max_target_length] is clipped, which concerns no other row.
-      rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step.
+      rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step. For
+        `config.self_rescoring` it is made of `params` if it is not given.
       constraint: of B rows, what each source's translation must obey. Every step writes the likeliest tokens that do,
         and no repeats are dropped. A length with no such output is replaced by the next that has one (the longest of
         all if none follows). A source without any has `failed`: no tokens, and scores of -inf.
@@ -68,7 +70,10 @@ def decode(
       PadirError: what `check` or `constrained.check_refinement` refuses, `lengths` of another shape, a rescorer of
         another vocabulary.
     """
-    check(model, config, has_rescorer=rescorer is not None, has_lengths=lengths is not None)
+    has_rescorer = rescorer is not None and not rescorer.is_own
+    check(model, config, has_rescorer=has_rescorer, has_lengths=lengths is not None)
+    if config.self_rescoring and rescorer is None:
+        rescorer = Rescorer.own(model, params)
     if rescorer is not None:
         rescorer.check(model.ids)
     encoded, length_logits = model.encode(params, source)
@@ -105,8 +110,8 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, h
 
     Raises:
       PadirError: an order without a disentangled context or the other way round, more hypotheses than lengths or
-        candidates than pieces, a start that targets are too long for, a rejecter's policy without a rejecter, a
-        rescorer with `t5x_compat`, or an oracle that nobody tells the lengths.
+        candidates than pieces, a start that targets are too long for, a rejecter's policy without a rejecter, what
+        `rescoring.check` refuses, or an oracle that nobody tells the lengths.
     """
     if model.network.disentangled_context != (config.order is not None):
         raise PadirError(
@@ -117,8 +122,7 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, h
     config.start.check(model.max_target_length, model.ids)
     if not has_lengths and model.length_predictor == "oracle":
         raise PadirError("decode: a model with the length predictor 'oracle' needs the lengths of its targets")
-    if has_rescorer and config.t5x_compat:
-        raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
+    rescoring.check(model, config, by_another=has_rescorer)
     _check_lengths("Refinement.num_hypotheses", config.num_hypotheses, config, model.max_target_length)
     if config.candidates is not None and config.candidates >= model.ids.num_pieces:
         raise PadirError(
@@ -268,7 +272,7 @@ def _refine_rows(
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:
-        log_probs = job.rescorer.token_log_probs(job.source, by_source).reshape(tokens.shape)
+        log_probs = job.rescorer.token_log_probs(job.source, by_source, job.encoded).reshape(tokens.shape)
         counted = tokens != PAD_ID
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)

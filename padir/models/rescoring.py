@@ -8,33 +8,63 @@ import jax.numpy as jnp
 from flax import struct
 
 from padir.decoding.autoregressive import START_ID
+from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import log_probabilities
+from padir.errors import PadirError
+from padir.models.base import BaseModel
 from padir.models.helper import Helper
 from padir.types import PAD_ID, Array
 
 
 @struct.dataclass
 class Rescorer(Helper):
-    """Ranks another model's hypotheses; its products are not rounded."""
+    """Ranks hypotheses; products of another model are not rounded, those of a model's own are what the model's are."""
 
     role: ClassVar[str] = "rescorer"
     option: ClassVar[str] = "rescore_with"
     task: ClassVar[str] = "rescoring"
 
-    def token_log_probs(self, source: Array, tokens: Array) -> Array:
+    def token_log_probs(self, source: Array, tokens: Array, encoded: Array) -> Array:
         """Log-probability of each token given those on its left, in one pass for all hypotheses.
 
         Args:
           source: [B, Ls] int32; encoded once, whatever K.
           tokens: [B, K, L] int32, padded with 0.
+          encoded: [B, Ls, E], output of the encoder of the model whose hypotheses they are; read if this is the same.
 
         Returns:
           Log-probabilities [B, K, L] float32; 0 at padding.
         """
         network = self.model.module(self.params).network
         rows = tokens.reshape(-1, tokens.shape[-1])
-        plan = network.plan(self.model.encode(network, source), source, rows.shape[1])
+        encoded = encoded if self.is_own else self.model.encode(network, source)
+        plan = network.plan(encoded, source, rows.shape[1])
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
         log_probs = log_probabilities(network.logits(network.decode(inputs, plan).hidden), self.model.ids)
         chosen = jnp.take_along_axis(log_probs, rows[..., None], axis=-1)[..., 0]
         return jnp.where(rows == PAD_ID, 0.0, chosen).reshape(tokens.shape)
+
+
+def check(model: BaseModel, config: Refinement, *, by_another: bool) -> None:
+    """Refuses a rescoring that cannot be.
+
+    Args:
+      model: a `PadirModel`.
+      config: how it decodes.
+      by_another: whether another model rescores.
+
+    Raises:
+      PadirError: another model rescores although the release has none, or beside the model itself; or the model shall
+        rescore itself, but has no causal mode.
+    """
+    if by_another and config.t5x_compat:
+        raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
+    if by_another and config.self_rescoring:
+        raise PadirError(
+            "Refinement.self_rescoring: another model rescores; set it to False, or leave rescore_with out"
+        )
+    if config.self_rescoring and not model.causal_stage:
+        raise PadirError(
+            "Refinement.self_rescoring: this model has no causal mode; set it to False, give an AR model as "
+            "rescore_with, or train with PadirModel.causal_stage = True"
+        )

@@ -32,10 +32,6 @@ class Verifier(Helper):
     option: ClassVar[str] = "verify_with"
     task: ClassVar[str] = "verification"
 
-    # Whether it is the causal mode of the model that drafts (`PadirModel.causal_mode`), with the parameters of that,
-    # so that both read one encoder output.
-    is_own: bool = struct.field(pytree_node=False, default=False)
-
     def for_decoding(self, compute_type: str | None) -> Verifier:
         """With parameters in the form of decoding, so that its output is that of its own greedy decoding."""
         return self.replace(params=self.model.for_decoding(self.params, compute_type))

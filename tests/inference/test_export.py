@@ -99,8 +99,9 @@ def test_a_process_without_padir_translates_the_same(exported):
         ("autoregressive", BeamSearch(beam_size=2), "int8"),
         ("autoregressive", Autoregressive(), None),
         ("both", Verified(), None),
+        ("both", Refinement(num_steps=2, num_hypotheses=3, target_buckets=(), self_rescoring=True), None),
     ],
-    ids=["bfloat16", "beam int8", "greedy", "verified"],
+    ids=["bfloat16", "beam int8", "greedy", "verified", "ranked by itself"],
 )
 def test_every_kind_of_decode(vocabulary, tmp_path, kind, decode, compute_type):
     translator = make(vocabulary, kind, compute_type)

@@ -10,8 +10,10 @@ import tiny_models
 from flax.traverse_util import flatten_dict
 
 from padir.benchmark.systems import described
+from padir.benchmark.work import decode_cost
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.decoding.threshold import RemaskBelowThreshold
 from padir.decoding.verified import Verified
@@ -20,7 +22,10 @@ from padir.inference.decoder import Decoder
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.kinds import decoding_model
+from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
+from padir.nn import flops
+from padir.nn.network import EncoderDecoder
 from tests.numerics import assert_close
 
 PLAIN = tiny_models.PADIR
@@ -124,6 +129,61 @@ def test_what_has_no_causal_mode_does_not_decode_so(params):
         Decoder(PLAIN, without).checked(Verified())
     with pytest.raises(PadirError, match="causal_stage: this model was trained without"):
         _ = PLAIN.causal_mode
+
+
+RESCORED = Refinement(num_steps=2, num_hypotheses=3, target_buckets=(8,), self_rescoring=True)
+
+
+@pytest.mark.first(1)
+@pytest.mark.parametrize("likeliest_first", [False, True])
+@pytest.mark.parametrize("compute_type", [None, "bfloat16"])
+def test_it_ranks_its_own_hypotheses(params, sources, compute_type, likeliest_first):
+    """As a rescorer of these weights does, which encodes the source for itself; others than by the last step."""
+    rank = RankByLogProbability(length_weight=0.01 if likeliest_first else 0.0)
+    itself = dataclasses.replace(RESCORED, likeliest_first=likeliest_first, rank=rank)
+    by_another = dataclasses.replace(itself, self_rescoring=False)
+    joint = Decoder(JOINT, params, compute_type=compute_type)
+    found = joint.decode_ids(sources, joint.checked(itself))
+    prepared = JOINT.causal_mode.for_decoding(causal_params(params), compute_type)
+    other = Decoder(JOINT, params, helper=Rescorer(JOINT.causal_mode, prepared), compute_type=compute_type)
+    expected = other.decode_ids(sources, other.checked(by_another))
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    np.testing.assert_allclose(found.scores[: len(sources)], expected.scores[: len(sources)], rtol=1e-5)
+    plain = joint.decode_ids(sources, joint.checked(by_another))
+    assert plain.tokens[:, 0].tolist() != found.tokens[:, 0].tolist()
+
+
+def test_its_own_hypotheses_are_ranked_from_one_encoder_output(params, monkeypatch):
+    encoded = []
+
+    def counted(self, *arguments, original=EncoderDecoder.encode, **options):
+        encoded.append(self)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(EncoderDecoder, "encode", counted)
+    source = jnp.array([[5, 6, 7, 1], [9, 8, 1, 0]])
+    found = jax.eval_shape(lambda: JOINT.decode(params, source, KEY, RESCORED))
+    assert found.tokens.shape == (2, 3, JOINT.max_target_length) and len(encoded) == 1
+    options = {"rows": 1, "source": 8, "target": 8, "steps": 2, "hypotheses": 3}
+    without = decode_cost(JOINT, dataclasses.replace(RESCORED, self_rescoring=False), **options)
+    more = decode_cost(JOINT, RESCORED, **options).flops - without.flops
+    one_pass = flops.decoder_pass(JOINT.causal_mode.network, 3, 8, keys=8, source=8, sources=1).flops
+    assert one_pass < more < 1.2 * one_pass
+
+
+def test_only_a_joint_model_ranks_its_own_hypotheses(params):
+    without = {name: part for name, part in params.items() if name != "causal_relpos_bias"}
+    with pytest.raises(
+        PadirError, match=r"Refinement.self_rescoring: this model has no causal mode; .*causal_stage = True"
+    ):
+        Decoder(PLAIN, without).checked(RESCORED)
+    rescorer = Rescorer(JOINT.causal_mode, causal_params(params))
+    with pytest.raises(
+        PadirError, match="self_rescoring: another model rescores; set it to False, or leave rescore_with"
+    ):
+        Decoder(JOINT, params, helper=rescorer).checked(RESCORED)
+    with pytest.raises(PadirError, match="t5x_compat does not reproduce self_rescoring; set it to False"):
+        Refinement(t5x_compat=True, self_rescoring=True)
 
 
 def test_another_verifier_may_verify_it(params, sources):
