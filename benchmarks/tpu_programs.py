@@ -71,6 +71,7 @@ DECODES: dict[str, DecodeConfig] = {
 SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     "PaDIR 4 x 1, int8": (refinement(1), "int8", (6, 6), 0),
     "PaDIR 4 x 5, int8": (refinement(5), "int8", (6, 6), 0),
+    "PaDIR 4 x 5, ranked by itself": (replace(refinement(5), self_rescoring=True), None, (6, 6), 0),
     "AR greedy, int8": (Autoregressive(**ROOM), "int8", (6, 6), 0),
     "PaDIR 9-3, 4 x 1": (refinement(1), None, (9, 3), 0),
     "PaDIR 12-1, 4 x 1": (refinement(1), None, (12, 1), 0),
@@ -117,7 +118,8 @@ def decoding_model(decode: DecodeConfig, layers: tuple[int, int] = (6, 6)) -> Pa
     if isinstance(decode, Refinement) and decode.order is not None:
         return PadirModel(IDS, NetworkConfig(**sizes, disentangled_context=True), LENGTH, LENGTH, num_stages=1)
     if isinstance(decode, Refinement | Verified):
-        return PadirModel(IDS, NetworkConfig(**sizes), LENGTH, LENGTH)
+        ranks_itself = isinstance(decode, Refinement) and decode.self_rescoring
+        return PadirModel(IDS, NetworkConfig(**sizes), LENGTH, LENGTH, causal_stage=ranks_itself)
     return AutoregressiveModel(IDS, NetworkConfig(**sizes, **AR_NETWORK), LENGTH, LENGTH)
 
 

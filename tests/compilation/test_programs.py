@@ -136,6 +136,12 @@ def test_loops_under_a_judge_or_a_constraint_stay_on_the_device(decode, options)
     assert said.host_transfers == 0 and any(not loop.known and loop.cycles > 0 for loop in said.loops)
 
 
+def test_ranking_by_its_own_causal_mode_stays_on_the_device():
+    decode = dataclasses.replace(DECODES["padir"], num_hypotheses=2, target_buckets=(16,), self_rescoring=True)
+    program = Decode(dataclasses.replace(MODELS["padir"], causal_stage=True), decode, 1, 16, 1)
+    assert analyse(compiled(lambda: program.lower(named("v5e-1"))).text).host_transfers == 0
+
+
 def test_a_request_rounds_no_weight(request_of_one):
     """Weights come as the matrix unit reads them. Only rows that are looked up are float32."""
     _, found = request_of_one
