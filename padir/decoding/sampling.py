@@ -39,6 +39,18 @@ def log_probabilities(logits: Array, ids: TokenIds) -> Array:
     return forbid_reserved(logits, ids) - normalizer[..., None]
 
 
+def log_probability(logits: Array, tokens: Array, ids: TokenIds) -> Array:
+    """Log-probability of one id at each position: logits [..., V], tokens [...] int32 → [...] float32.
+
+    As `log_probabilities` has it, for ids that texts contain; those of the other ids are not written to memory.
+    """
+    logits = logits.astype(jnp.float32)
+    logits = jnp.where(jnp.arange(logits.shape[-1]) < ids.unpadded_size, logits, -jnp.inf)
+    if choices().reduces_jointly:
+        return reductions.log_probability(logits, tokens)
+    return take(logits, tokens[..., None])[..., 0] - logsumexp(logits)
+
+
 def argmax(logits: Array) -> Array:
     """The first index of the largest value: logits [..., V] → [...] int32, as `jnp.argmax`.
 

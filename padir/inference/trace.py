@@ -13,7 +13,7 @@ import numpy as np
 
 from padir.decoding.autoregressive import START_ID
 from padir.decoding.refinement import Refinement
-from padir.decoding.sampling import log_probabilities
+from padir.decoding.sampling import log_probability
 from padir.errors import PadirError
 from padir.inference.decoder import source_width
 from padir.inference.document import Document, document, rounded
@@ -302,8 +302,7 @@ def _reading_program(model: AutoregressiveModel) -> Callable[[DecodingParams, Ar
         plan = network.plan(model.encode(network, source), source, tokens.shape[1])
         inputs = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
         output = network.decode(inputs, plan)
-        log_probs = log_probabilities(network.logits(output.hidden), model.ids)
-        chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
-        return jnp.where(tokens == PAD_ID, 0.0, chosen), output.cross_attentions.mean(axis=(1, 2))
+        log_probs = log_probability(network.logits(output.hidden), tokens, model.ids)
+        return jnp.where(tokens == PAD_ID, 0.0, log_probs), output.cross_attentions.mean(axis=(1, 2))
 
     return run

@@ -9,7 +9,7 @@ from flax import struct
 
 from padir.decoding.autoregressive import START_ID
 from padir.decoding.refinement import Refinement
-from padir.decoding.sampling import log_probabilities
+from padir.decoding.sampling import log_probability
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
@@ -40,9 +40,8 @@ class Rescorer(Helper):
         encoded = encoded if self.is_own else self.model.encode(network, source)
         plan = network.plan(encoded, source, rows.shape[1])
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
-        log_probs = log_probabilities(network.logits(network.decode(inputs, plan).hidden), self.model.ids)
-        chosen = jnp.take_along_axis(log_probs, rows[..., None], axis=-1)[..., 0]
-        return jnp.where(rows == PAD_ID, 0.0, chosen).reshape(tokens.shape)
+        log_probs = log_probability(network.logits(network.decode(inputs, plan).hidden), rows, self.model.ids)
+        return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
 
 
 def check(model: BaseModel, config: Refinement, *, by_another: bool) -> None:

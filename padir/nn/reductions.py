@@ -36,6 +36,19 @@ def likeliest(logits: Array) -> tuple[Array, Array]:
     return index, -jnp.log(summed)
 
 
+def log_probability(logits: Array, index: Array) -> Array:
+    """The log-probability of one entry of each row: logits [..., V] float32, index [...] int32 → [...] float32."""
+
+    def merged(one: tuple[Array, Array, Array], other: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        return *_merged(one[:2], other[:2]), one[2] + other[2]
+
+    own = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == index[..., None]
+    start = jnp.float32(-jnp.inf), jnp.float32(0), jnp.float32(0)
+    operands = logits, jnp.ones_like(logits), jnp.where(own, logits, 0.0)
+    largest, summed, chosen = jax.lax.reduce(operands, start, merged, (logits.ndim - 1,))
+    return chosen - largest - jnp.log(summed)
+
+
 def statistics(logits: Array) -> tuple[Array, Array, Array]:
     """Logits [..., V] float32 → (logarithm of the sum of exp(logits), largest, its first index), [...] each.
 

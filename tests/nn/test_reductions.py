@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from numerics import assert_close
 
-from padir.decoding.sampling import greedy
+from padir.decoding.sampling import greedy, log_probability
 from padir.nn.reductions import likeliest, max_and_sum_of_exp, softmax, statistics
 from padir.runtime.platforms import tracing_for
+from padir.types import TokenIds
 
 
 def logits(*shape, seed=0, scale=5.0):
@@ -32,6 +33,21 @@ def test_the_likeliest_as_other_platforms_find_it(size):
     assert_close(found[1], expected[1], 1e-5)
     with tracing_for("tpu"):
         np.testing.assert_array_equal(jax.jit(lambda x: greedy(x)[0])(x), expected[0])
+
+
+@pytest.mark.parametrize("size", [21, 5000])
+def test_the_log_probability_of_one_entry(size):
+    """The same on every platform, whatever stands in the rows that pad the table."""
+    x = logits(3, 4, size).at[..., 20:].set(jnp.where(jnp.arange(size - 20) < 1, -3.0, 99.0))
+    ids, tokens = TokenIds(20, extra_ids=1), jnp.array([[0, 1, 2, 19]] * 3)
+    expected = jax.nn.log_softmax(x[..., : ids.unpadded_size])
+    expected = jnp.take_along_axis(expected, tokens[..., None], axis=-1)[..., 0]
+    for platform in ("cpu", "tpu"):
+        with tracing_for(platform):
+            found = jax.jit(lambda x: log_probability(x, tokens, ids))(x)
+        assert_close(found, expected, 1e-5)
+    with tracing_for("tpu"):
+        assert_close(log_probability(x.astype(jnp.bfloat16), tokens, ids), expected, 3e-2)
 
 
 def test_all_statistics_of_logits_and_their_gradients():
