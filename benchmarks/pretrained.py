@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quality_models import MODELS, TEACHER, main_system, systems
+from quality_models import BY_ITSELF, MODELS, TEACHER, System, main_system, systems
 
 from padir.data.records import PreparedSet
 from padir.decoding.refinement import Refinement
@@ -49,7 +49,7 @@ def main() -> int:
         shutil.rmtree(options.output / name, ignore_errors=True)
         run = options.work / _checkpoint(model) / model
         export_checkpoint(run_dir=str(run), output_dir=str(options.output / name), dtype="int8")
-        scores = evaluated(options.output / name, model, data)
+        scores = {each: evaluated(options.output / name, system, data) for each, system in shown(model).items()}
         text = card(name, model, result, scores, data.manifest.source_language, data.manifest.target_language)
         write_text(options.output / name / "README.md", text)
     return 0
@@ -60,30 +60,37 @@ def _checkpoint(model: str) -> str:
     return "mean" if systems([model])[main_system(model)].averaged else "best"
 
 
-def evaluated(folder: Path, model: str, data: PreparedSet) -> dict[str, Any]:
-    """Scores of an exported model on the validation split, decoding as its main system."""
+def shown(model: str) -> dict[str, System]:
+    """The systems that a card has: the main one, and the one in which the model ranks its own hypotheses."""
+    names = main_system(model), f"{main_system(model)}{BY_ITSELF}"
+    return {name: system for name, system in systems([model]).items() if name in names}
+
+
+def evaluated(folder: Path, system: System, data: PreparedSet) -> dict[str, Any]:
+    """Scores of an exported model on the validation split, decoding as `system` does."""
     translator = load(folder)
     validation = data.split("validation")
     examples = validation.read(range(len(validation)))
-    decode = systems([model])[main_system(model)].decode()
+    decode = system.decode()
     translations = decode_examples(translator, examples, decode, batch_size=64, label=folder.name)
     checker, parallel = data.manifest.checker, isinstance(decode, Refinement)
     scores = score(translations, examples, checker, predicts_length=parallel, with_ter=False)
     return scores | {"parameters": translator.model.parameter_count(), "sentences": len(examples)}
 
 
-def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], source: str, target: str) -> str:
+def card(
+    name: str, model: str, result: dict[str, Any], scores: dict[str, dict[str, Any]], source: str, target: str
+) -> str:
     """The model card.
 
     Args:
       name: of the pretrained model.
       model: its name in the comparison.
       result: of `quality.py`.
-      scores: of the exported model.
+      scores: of the exported model, by the name of the system.
       source, target: languages, as 'de'.
     """
-    recipe, system = MODELS[model], main_system(model)
-    as_trained = result["systems"][system]
+    recipe, main = MODELS[model], scores[main_system(model)]
     made = result["models"][model]
     origin = "the text itself" if not recipe.distilled else "the translations of the AR model beside this one"
     start = "" if recipe.start is None else f" It started with the parameters of {MODELS[recipe.start].title}."
@@ -94,27 +101,32 @@ def card(name: str, model: str, result: dict[str, Any], scores: dict[str, Any], 
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
     checkpoint = _checkpoint(model)
     before = _TYPES[made["kept_as"][checkpoint]]
+    rows = []
+    for system, found in scores.items():
+        rows.append(f"| these files: {system} | {found['bleu']:.2f} | {found['chrf']:.2f} |")
+        as_trained = result["systems"][system]
+        rows.append(f"| before rounding to int8, in {before} | {as_trained['bleu']:.2f} | {as_trained['chrf']:.2f} |")
+    ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"
     chosen = {
         "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
         "mean": "It is the mean of the\nlast five checkpoints.",
     }[checkpoint]
     return f"""# {name}
 
-{languages}, for everyday sentences: {kind} with {scores["parameters"]:,} parameters, stored as int8.
+{languages}, for everyday sentences: {kind} with {main["parameters"]:,} parameters, stored as int8.
 
 ```sh
 pip install ./pretrained   # or run this in a clone
 echo "…" | padir translate --run_dir={name}
 ```
-
+{ranked if len(scores) > 1 else ""}
 ## Quality
 
-| on {scores["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
+| on {main["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
 |---|---:|---:|
-| these files: {system} | {scores["bleu"]:.2f} | {scores["chrf"]:.2f} |
-| before rounding to int8, in {before} | {as_trained["bleu"]:.2f} | {as_trained["chrf"]:.2f} |
+{chr(10).join(rows)}
 
-sacreBLEU, {scores["bleu_signature"]}; {scores["chrf_signature"]}. {chosen}
+sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {chosen}
 
 ## Training
 

@@ -13,6 +13,7 @@ TEACHER = "ar"
 REFERENCE = "AR, beam 5"  # What every system is compared with.
 STEPS = (1, 4, 10)
 LENGTHS = 5
+BY_ITSELF = ", ranked by itself"  # Ends the name of a system in which a joint model ranks its own hypotheses.
 # In the demo five lengths lose without their own probability (docs/results/lengths.md).
 _BUCKETS = "Refinement.target_buckets=(8, 12, 16, 24)"  # Of Tatoeba's short sentences; each is compiled.
 _RANKING = ("Refinement.num_hypotheses=5", "RankByLogProbability.length_weight=0.1")
@@ -110,7 +111,7 @@ def systems(models: Iterable[str]) -> dict[str, System]:
         if model == "joint":
             judged = found[main_system(model)]
             bindings = (*judged.bindings, "Refinement.self_rescoring=True")
-            found[f"{main_system(model)}, ranked by itself"] = replace(judged, bindings=bindings)
+            found[f"{main_system(model)}{BY_ITSELF}"] = replace(judged, bindings=bindings)
             found["joint, greedy"] = System(model, "decode/ar_greedy.gin", **mean)
             found["joint verifies itself"] = System(model, "decode/verified.gin", **mean)
     return found

@@ -84,3 +84,21 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
     card = (made / "tiny_ar" / "README.md").read_text(encoding="utf-8")
     assert "the text itself" in card and "1,980 updates in 12 minutes on 2 cores of a CPU." in card
     assert "The best of its checkpoints" in card
+
+
+def test_a_joint_models_card_has_both_ways_to_rank():
+    names = list(pretrained.shown("joint"))
+    assert names == ["joint, 4 steps, 5 lengths", "joint, 4 steps, 5 lengths, ranked by itself"]
+    measured = {"bleu": 31.5, "chrf": 49.0, "bleu_signature": "tok:13a", "chrf_signature": "nc:6"}
+    scores = {
+        name: measured | {"bleu": bleu, "parameters": 7, "sentences": 9}
+        for name, bleu in zip(names, (31, 34), strict=True)
+    }
+    result = RESULT | {
+        "models": {"joint": RESULT["models"]["padir"]},
+        "systems": {name: {"bleu": 30.25, "chrf": 50.0} for name in names},
+    }
+    card = pretrained.card("both", "joint", result, scores, "de", "en")
+    assert f"| these files: {names[0]} | 31.00 | 49.00 |" in card and f"| these files: {names[1]} | 34.00 |" in card
+    assert card.count("| before rounding to int8, in bfloat16 | 30.25 | 50.00 |") == 2
+    assert "--gin_file=decode/lengths_5_ranked.gin" in card and "on 9 sentences" in card
