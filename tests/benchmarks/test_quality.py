@@ -133,7 +133,7 @@ def test_the_whole_chain(run, tmp_path, capsys):
 
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     evaluated = {options["name"]: options for name, options in calls if name == "evaluate"}
-    assert len(evaluated) == len(stored["systems"]) == 6 + 7 * 10 + 3
+    assert len(evaluated) == len(stored["systems"]) == 6 + 7 * 10 + 4
     # Each model by itself, with what it is compared with.
     for model, chosen in zip(MODELS, run.in_turns, strict=True):
         assert REFERENCE in chosen and {chosen[name].model for name in chosen if name != REFERENCE} == {model}
@@ -345,6 +345,8 @@ def test_systems_decode_as_they_are_called():
     assert five.rank.length_weight == 0.1 and five.likeliest_first and not one.likeliest_first
     # In batches nothing is gained by it.
     assert not any("likeliest_first" in each for each in found["PaDIR, 10 steps, 5 lengths"].bindings)
+    by_itself = found["joint, 4 steps, 5 lengths, ranked by itself"].decode()
+    assert by_itself == dataclasses.replace(found["joint, 4 steps, 5 lengths"].decode(), self_rescoring=True)
     assert isinstance(found["CMLM, 1 step"].decode().remask, RemaskNothing)
     assert found["CMLM, 4 steps"].decode().rewrite_only_remasked
     assert found["SUNDAE, 4 steps, 5 lengths"].decode().sampling.temperature == 0.3
