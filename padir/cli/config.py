@@ -22,7 +22,7 @@ from padir.cli import gin_files, user_classes
 from padir.cli.commands import COMMANDS, Command
 from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
-from padir.errors import PadirError, kind_of
+from padir.errors import PadirError, Preempted, kind_of
 from padir.files.atomic import make_folder, write_text
 from padir.files.paths import as_path, local_path
 from padir.runtime.distributed import is_first
@@ -182,6 +182,11 @@ def _instead(reason: str) -> str:
     return f"; choose {' or '.join(choices)}" if choices else ""
 
 
+def _said(error: BaseException) -> str:
+    """The message, which says all that the user needs, without gin's words about where the call came from."""
+    return str(error).split("\n  In call to configurable")[0]
+
+
 def _original(error: BaseException) -> BaseException:
     """What gin raised again, as a kind of its own under the same name, which keeps no error number."""
     while error.__suppress_context__ and type(error).__bases__ == (type(error.__context__),):
@@ -208,9 +213,10 @@ def run(command: str, instead: Callable[[dict[str, Any]], Any] | None = None) ->
         return _CONFIGURABLES[command]()
     except BrokenPipeError:
         raise
+    except Preempted as stop:
+        raise Preempted(_said(stop)) from stop
     except (PadirError, OSError) as error:
-        # gin appends where the call came from; the message says all that the user needs.
-        raise kind_of(_original(error))(str(error).split("\n  In call to configurable")[0]) from error
+        raise kind_of(_original(error))(_said(error)) from error
     except TypeError as error:
         # gin's message for a dataclass with a field that nobody bound, made into ours.
         found = re.search(r"arguments: \[(.*?)\].*?configurable '(\w+)'", str(error), re.DOTALL)

@@ -396,5 +396,5 @@ def _draw(
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
         ("latency.png", "Latency of single sentences: the share of requests answered within each time"),
-        ("refinement.png", "The sentence that needed the most steps until it was correct; colour is probability"),
+        ("refinement.png", "Most steps until it was correct; a word left twice in a row is then dropped once"),
     ]

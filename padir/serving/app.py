@@ -7,6 +7,7 @@ import contextlib
 import importlib.resources
 import logging
 import re
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -74,7 +76,7 @@ class Server:
         self._needed = [call for model in models for call in model.warm_up()] if warm_up else []
         # The page's as well: while one is compiled, requests wait.
         self._needed += [call for model in models for call in model.warm_up_page()] if warm_up else []
-        self._warm, self._failures, self._failed = 0, 0, ""
+        self._warm, self._failures, self._failed, self._began = 0, 0, "", 0.0
         self.metrics.gauge("padir_queue_texts", "Texts that wait.", lambda: len(self.batcher or ()))
         self.metrics.gauge("padir_warm_programs", "Programs compiled at the start.", lambda: self._warm)
         self.metrics.gauge("padir_ready", "1 when /health says ready.", lambda: self.is_ready)
@@ -108,11 +110,18 @@ class Server:
         self.batcher = Batcher(
             decode_batch, sizes, max_wait=self._max_wait, max_queue=self.limits.max_queue, metrics=self.metrics
         )
+        self._began = time.monotonic()
+        if self._needed:
+            self._say(f"compiling {len(self._needed)} programs; until then a request may wait for one (see /health)")
         for call in self._needed:
             self.batcher.in_background(lambda call=call: self._warm_one(call))
         self.batcher.start()
         yield
         await self.batcher.close()
+
+    @staticmethod
+    def _say(what: str) -> None:
+        print(f"padir serve: {what}", file=sys.stderr, flush=True)
 
     def _warm_one(self, call: Callable[[], None]) -> None:
         try:
@@ -122,6 +131,8 @@ class Server:
             self._failures += 1
             raise
         self._warm += 1
+        if self._warm == len(self._needed):
+            self._say(f"ready: all programs are compiled, after {time.monotonic() - self._began:.0f} s")
 
     async def translate(self, request: Request) -> Response:
         """`POST /translate`."""
@@ -254,7 +265,10 @@ def application(server: Server, *, cors_origins: Sequence[str] = (), hosts: Sequ
     if cors_origins:
         allowed = {"allow_origins": list(cors_origins), "allow_methods": ["GET", "POST"]}
         middleware = [Middleware(CORSMiddleware, **allowed, allow_headers=["content-type"])]
-    refusals = {RequestRefused: lambda request, refusal: _refused(refusal)}
+    refusals = {
+        RequestRefused: lambda request, refusal: _refused(refusal),
+        HTTPException: lambda request, refusal: JSONResponse({"error": refusal.detail}, refusal.status_code),
+    }
     return Starlette(routes=routes, middleware=middleware, lifespan=server.running, exception_handlers=refusals)
 
 

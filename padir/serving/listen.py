@@ -61,6 +61,7 @@ def listen(
         pass
     except SystemExit as stop:
         # uvicorn has logged why; it exits so when the address cannot be bound.
-        raise PadirError(f"serve: cannot listen on {host} port {port}; is another server running there?") from stop
+        hint = "choose another, or end what listens there"
+        raise PadirError(f"--port: cannot listen on {host} port {port}; {hint}") from stop
     finally:
         signal.signal(signal.SIGTERM, before)

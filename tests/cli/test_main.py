@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import gin
 from padir import __version__, errors
 from padir.cli import config, gin_files
 from padir.cli import main as cli
@@ -245,6 +246,17 @@ def test_a_job_that_was_told_to_stop_says_so_and_exits_with_75(padir, monkeypatc
     monkeypatch.setattr(config, "run", stop)
     message = "padir translate: runs/ar: told to stop; saved at step 5 of 12; run the same command again to resume\n"
     assert padir("translate", "--run_dir=x") == (75, "", message)
+
+
+def test_what_gin_adds_to_such_a_message_is_left_out(padir, monkeypatch):
+    @gin.configurable("told_to_stop")
+    def stop(run_dir=None):
+        raise Preempted("saved at step 5")
+
+    monkeypatch.setitem(config._CONFIGURABLES, "translate", stop)
+    monkeypatch.setattr(config, "required", lambda command: [])
+    said = "padir translate: saved at step 5; run the same command again to resume\n"
+    assert padir("translate", "--run_dir=x") == (75, "", said)
 
 
 def test_several_inputs(padir, monkeypatch):

@@ -106,6 +106,13 @@ def test_models_by_name(make):
     assert models[1][1] == told | {"steps": 4, "lengths": 4, "examples": []}
 
 
+def test_errors_of_addresses_are_json_too(make):
+    async def test(ask):
+        return await ask("/translate"), await ask("/nowhere")
+
+    assert run(make(), test) == ((405, {"error": "Method Not Allowed"}), (404, {"error": "Not Found"}))
+
+
 def test_examples_are_offered(make):
     model = make().models["one"]
     offered = dataclasses.replace(model, examples=("no 1",)).described()
@@ -236,7 +243,7 @@ def test_languages(make):
     assert languages == (200, [{"code": "de", "name": "de", "targets": ["en"]}])
 
 
-def test_health_and_metrics(make):
+def test_health_and_metrics(make, capsys):
     """Ready when every program is warm; requests are answered before that."""
     server = make(seconds=0.02)
     server._needed = server.models["one"].warm_up()[:5]
@@ -251,6 +258,9 @@ def test_health_and_metrics(make):
     assert early == (503, {"status": "warming", "warm": 0, "of": 5})
     assert answer[1]["translatedText"] == "1 no"
     assert late == (200, {"status": "ready"})
+    begun, ended = capsys.readouterr().err.splitlines()
+    assert begun == "padir serve: compiling 5 programs; until then a request may wait for one (see /health)"
+    assert ended == "padir serve: ready: all programs are compiled, after 0 s"
     lines = text.splitlines()
     for line in (
         'padir_requests_total{path="/translate",status="200"} 1',

@@ -161,6 +161,11 @@ function drawPanels() {
   $("panels").classList.toggle("two", view.documents.length > 1);
 }
 
+/** Milliseconds of an ordinary request for this translation, where the server has measured it; else of all that is shown. */
+function ownTime(of) {
+  return of.timings?.served_ms ?? of.timings?.total_ms;
+}
+
 /** What a model has done after some passes, in words. */
 function statusOf(of, step) {
   const total = passes(of);
@@ -173,9 +178,8 @@ function statusOf(of, step) {
     }
     return step === 0 ? "start" : "";
   }
-  const served = of.timings?.served_ms;
-  const alone = served == null || !isRefined(of) ? "" : `; ${milliseconds(served)} ms as an ordinary request`;
-  if (isRefined(of)) return `stopped after ${plural(total, "step")}: ${found.stopped}${alone}`;
+  const shown = of.timings?.served_ms == null ? "" : `; with all that is shown here it took ${milliseconds(of.timings.total_ms)} ms`;
+  if (isRefined(of)) return `stopped after ${plural(total, "step")}: ${found.stopped}${shown}`;
   const cut = of.translation.cut_off ? "; cut off" : "";
   if (isVerified(of)) return `${plural(of.translation.rounds, "round")} of drafting and verifying, ${plural(of.translation.steps_run, "pass", "es")}${cut}`;
   return `${plural(total, "pass", "es")}, one a token${cut}`;
@@ -195,11 +199,12 @@ function drawPanel(of, index, step = view.step) {
   const done = at >= total;
   panel.querySelector(".text").textContent = done ? (hypothesisOf(of)?.text ?? of.translation.text) : textOf(tokens);
   panel.querySelector(".bar i").style.setProperty("--done", total ? at / total : 1);
-  const whole = of.timings?.total_ms;
+  const whole = ownTime(of);
   const clock = panel.querySelector(".clock");
   clock.replaceChildren();
   if (whole != null) {
-    clock.title = "measured by the server for all that is shown here; spread evenly over the passes";
+    const what = of.timings.served_ms == null ? "all that is shown here" : "an ordinary request";
+    clock.title = `measured by the server for ${what}; spread evenly over the passes`;
     clock.append(((whole * at) / (total || 1)).toFixed(whole < 100 ? 1 : 0), make("small", { textContent: " ms" }));
   }
   light();
@@ -379,7 +384,7 @@ function play() {
   view.playing = {};
   $("play").classList.add("playing");
   $("play").setAttribute("aria-label", "Pause");
-  const times = view.documents.map((of) => of.timings?.total_ms);
+  const times = view.documents.map(ownTime);
   if (view.documents.length > 1 && times.every((time) => time > 0)) return raceBy(times);
   const next = () => {
     if (view.step >= lastStep()) return pause();
