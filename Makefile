@@ -79,6 +79,7 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 # PYTHON may be set by the user; otherwise the first of these that runs and is new enough. (A name on the
 # path is not proof that it runs: pyenv leaves shims for versions that are not selected.)
 # The pins of constraints.txt are for Python 3.11; newer Pythons get the JAX that padir supports there.
+# Without editable_mode a script beside a clone called padir would import the clone's folder, not the package in it.
 # The compilers of `padir compile` lie apart: where Python finds them, JAX looks for a TPU or a GPU in every process, and
 # complains if there is none. That for GPUs is three wheels without the libraries that a GPU would need.
 .venv/.installed: setup.py constraints.txt
@@ -100,7 +101,8 @@ clean: ## remove build output and caches (not .venv, demo/, runs/ or report/)
 	jax=; libtpu='import importlib.metadata as m; print(*[r.split(";")[0] for r in m.requires("jax") if r[:6] == "libtpu"])'; \
 	if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; \
 	then pins='--constraint constraints.txt'; else pins=; jax='jax>=0.11,<0.12'; fi; \
-	.venv/bin/python -m pip install --quiet $$pins --editable '.[data,gcs,dev,docs]' $${jax:+"$$jax"}; \
+	.venv/bin/python -m pip install --quiet $$pins --config-settings editable_mode=compat \
+	  --editable '.[data,gcs,dev,docs]' $${jax:+"$$jax"}; \
 	.venv/bin/python -m pip install --quiet $$pins --upgrade --no-deps --target .venv/libtpu \
 	  "$$(.venv/bin/python -c "$$libtpu")" \
 	  || echo "No libtpu, the compiler for TPUs, for this machine: padir compile will not work for them, and its tests are skipped"; \
