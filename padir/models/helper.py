@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from flax import struct
 
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
+from padir.models.base import BaseModel
 from padir.models.causal_mode import causal_params
 from padir.types import PyTree, TokenIds
-
-if TYPE_CHECKING:
-    from padir.models.padir import PadirModel
 
 
 @struct.dataclass
@@ -36,8 +34,8 @@ class Helper:
     is_own: bool = struct.field(pytree_node=False, default=False)
 
     @classmethod
-    def own(cls, model: PadirModel, params: PyTree) -> Self:
-        """A model that helps itself, by the causal mode that it has learnt (`PadirModel.causal_stage`)."""
+    def own(cls, model: BaseModel, params: PyTree) -> Self:
+        """A `PadirModel` that helps itself, by the causal mode that it has learnt (`PadirModel.causal_stage`)."""
         return cls(model.causal_mode, causal_params(params), is_own=True)
 
     def check(self, ids: TokenIds) -> None:

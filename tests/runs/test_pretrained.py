@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 import padir
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.refinement import Refinement
 from padir.runs import pretrained
 
 FOLDER = Path(__file__).resolve().parents[2] / "pretrained"
@@ -12,7 +14,7 @@ NAMES = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 
 def test_there_are_some_and_they_are_found_by_name():
-    assert {"tatoeba_de_en_ar", "tatoeba_de_en_padir"} <= set(NAMES)
+    assert [f"tatoeba_{way}_{kind}" for way in ("de_en", "en_de") for kind in ("ar", "padir")] == NAMES
     assert set(NAMES) <= set(pretrained.folders())
 
 
@@ -25,8 +27,17 @@ def test_each_has_all_its_files_and_is_small(name):
     assert "CC-BY 2.0" in card and "tatoeba.org" in card and f"--run_dir={name}" in card
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "_de_en_" in name])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_translates(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (found,) = padir.load(name).translate(["Wo ist der Bahnhof?"])
-    assert found.text == "Where's the station?"
+    german, english = "Wo ist der Bahnhof?", "Where's the station?"
+    text, expected = (german, english) if "_de_en_" in name else (english, german)
+    (found,) = padir.load(name).translate([text])
+    assert found.text == expected
+
+
+def test_one_ranks_its_own_hypotheses_and_decodes_both_ways():
+    translator = padir.load("tatoeba_en_de_padir")
+    ways = Refinement(num_hypotheses=3, self_rescoring=True, target_buckets=(8,)), Autoregressive()
+    for decode in ways:
+        assert translator.translate(["The dog sleeps."], decode)[0].text == "Der Hund schläft."
