@@ -24,20 +24,21 @@ class Rescorer(Helper):
     option: ClassVar[str] = "rescore_with"
     task: ClassVar[str] = "rescoring"
 
-    def token_log_probs(self, source: Array, tokens: Array, encoded: Array) -> Array:
+    def token_log_probs(self, source: Array, tokens: Array, encoded: Array | None = None) -> Array:
         """Log-probability of each token given those on its left, in one pass for all hypotheses.
 
         Args:
           source: [B, Ls] int32; encoded once, whatever K.
           tokens: [B, K, L] int32, padded with 0.
-          encoded: [B, Ls, E], output of the encoder of the model whose hypotheses they are; read if this is the same.
+          encoded: [B, Ls, E], output of the encoder of the model whose hypotheses they are; read if that is this model.
 
         Returns:
           Log-probabilities [B, K, L] float32; 0 at padding.
         """
         network = self.model.module(self.params).network
         rows = tokens.reshape(-1, tokens.shape[-1])
-        encoded = encoded if self.is_own else self.model.encode(network, source)
+        if encoded is None or not self.is_own:
+            encoded = self.model.encode(network, source)
         plan = network.plan(encoded, source, rows.shape[1])
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
         log_probs = log_probability(network.logits(network.decode(inputs, plan).hidden), rows, self.model.ids)

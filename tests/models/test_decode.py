@@ -424,8 +424,7 @@ class TestRescoring:
             return original(self, *arguments, **options)
 
         monkeypatch.setattr(network.EncoderDecoder, "encode", counted)
-        of_another = jnp.zeros((8, 7, AR.network.embed_dim))
-        jax.make_jaxpr(Rescorer(AR, ar).token_log_probs)(sources, jnp.ones((8, 5, 6), int), of_another)
+        jax.make_jaxpr(Rescorer(AR, ar).token_log_probs)(sources, jnp.ones((8, 5, 6), int))
         assert seen == [(8, 7)]
 
     def test_contradictions_are_refused(self, padir, ar, sources):
