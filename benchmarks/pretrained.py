@@ -100,12 +100,6 @@ def card(
     on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
     checkpoint = _checkpoint(model)
-    before = _TYPES[made["kept_as"][checkpoint]]
-    rows = []
-    for system, found in scores.items():
-        rows.append(f"| these files: {system} | {found['bleu']:.2f} | {found['chrf']:.2f} |")
-        as_trained = result["systems"][system]
-        rows.append(f"| before rounding to int8, in {before} | {as_trained['bleu']:.2f} | {as_trained['chrf']:.2f} |")
     ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"
     chosen = {
         "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
@@ -124,7 +118,7 @@ echo "…" | padir translate --run_dir={name}
 
 | on {main["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
 |---|---:|---:|
-{chr(10).join(rows)}
+{_score_rows(scores, result["systems"], _TYPES[made["kept_as"][checkpoint]])}
 
 sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {chosen}
 
@@ -141,6 +135,18 @@ It knows short sentences about everyday things. Names, numbers, long sentences a
 It may leave out or invent content without any sign, and repeats the biases of its data. Do not rely on it where a wrong
 translation does harm.
 """
+
+
+def _score_rows(scores: dict[str, dict[str, Any]], as_trained: dict[str, dict[str, Any]], before: str) -> str:
+    """Lines of the card's table: each system as exported, and as it was trained, in the type `before`."""
+    rows = []
+    for system, found in scores.items():
+        for what, of in (
+            (f"these files: {system}", found),
+            (f"before rounding to int8, in {before}", as_trained[system]),
+        ):
+            rows.append(f"| {what} | {of['bleu']:.2f} | {of['chrf']:.2f} |")
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

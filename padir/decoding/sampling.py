@@ -42,7 +42,7 @@ def log_probabilities(logits: Array, ids: TokenIds) -> Array:
 def log_probability(logits: Array, tokens: Array, ids: TokenIds) -> Array:
     """Log-probability of one id at each position: logits [..., V], tokens [...] int32 → [...] float32.
 
-    As `log_probabilities` has it, for ids that texts contain; those of the other ids are not written to memory.
+    As `log_probabilities` has it, for ids that texts contain; those of the other ids are not computed.
     """
     logits = logits.astype(jnp.float32)
     logits = jnp.where(jnp.arange(logits.shape[-1]) < ids.unpadded_size, logits, -jnp.inf)

@@ -161,7 +161,7 @@ function drawPanels() {
   $("panels").classList.toggle("two", view.documents.length > 1);
 }
 
-/** Milliseconds of an ordinary request for this translation, where the server has measured it; else of all that is shown. */
+/** Milliseconds of an ordinary request for this sentence, where the server has measured it; else of all that is shown. */
 function ownTime(of) {
   return of.timings?.served_ms ?? of.timings?.total_ms;
 }
