@@ -35,7 +35,7 @@ class Helper:
 
     @classmethod
     def own(cls, model: BaseModel, params: PyTree) -> Self:
-        """A `PadirModel` that helps itself, by the causal mode that it has learnt (`PadirModel.causal_stage`)."""
+        """A `PadirModel` that helps itself, by the causal mode that it has learnt; `params` are those of training."""
         return cls(model.causal_mode, causal_params(params), is_own=True)
 
     def check(self, ids: TokenIds) -> None:
