@@ -169,7 +169,7 @@ def test_a_decode_file_is_what_its_name_says(name):
     config.parse([name], [])
     decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
     assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
-    kind, number = re.fullmatch(r"decode/([a-z_]+?(?:_4(?=_))?)_?(\d*)\.gin", name).groups()
+    kind, number = re.fullmatch(r"decode/(.+?)_?(\d*)\.gin", name).groups()
     once = {"num_steps": 10, "rewrite_only_remasked": True, "drop_repeats": False}
     adaptive = Refinement(**once, remask=RemaskBelowThreshold(0.8))
     by_entropy = Refinement(**once, remask=RemaskBeyondEntropyBound(2.0))
@@ -191,6 +191,9 @@ def test_a_decode_file_is_what_its_name_says(name):
         ),
         "lengths": lambda: Refinement(
             num_hypotheses=int(number), rank=RankByLogProbability(length_weight=0.1), likeliest_first=True
+        ),
+        "lengths_5_ranked": lambda: Refinement(
+            num_hypotheses=5, rank=RankByLogProbability(length_weight=0.1), likeliest_first=True, self_rescoring=True
         ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
