@@ -6,6 +6,7 @@ Everything below `cli/` is plain dataclasses and functions; here they get the na
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util  # noqa: F401  gin uses it without importing it
 import inspect
@@ -13,18 +14,19 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import gin
-from padir.cli import gin_files, user_classes
+from padir.cli import gin_files, suggestions, user_classes
 from padir.cli.commands import COMMANDS, Command
 from padir.cli.configurables import DATACLASSES
 from padir.cli.gin_statements import macros_in, reached_by, statements_of
 from padir.errors import PadirError, Preempted, kind_of
 from padir.files.atomic import make_folder, write_text
-from padir.files.paths import as_path, local_path
+from padir.files.paths import as_path, is_bucket, local_path
 from padir.runtime.distributed import is_first
 
 # By the names that gin files bind to.
@@ -32,7 +34,6 @@ from padir.runtime.distributed import is_first
 _CONFIGURED = [command for command in COMMANDS.values() if command.compiles is None]
 _FUNCTIONS = {command.configurable: command.function() for command in _CONFIGURED}
 _ANNOTATED: dict[str, Any] = {cls.__name__: cls for cls in DATACLASSES} | _FUNCTIONS
-
 
 # What is called with a command's arguments in place of its function, if anything.
 _in_place: ContextVar[Callable[[dict[str, Any]], Any] | None] = ContextVar("padir_in_place", default=None)
@@ -55,14 +56,39 @@ def _keeping_configuration(command: Command) -> Callable[..., Any]:
             flags = ", ".join(f"--gin.{name}.{parameter}=…" for parameter in missing)
             raise PadirError(f"no value for {', '.join(missing)}; name a --gin_file that sets it, or give {flags}")
         path = command.configuration({p.name: p.default for p in parameters} | given)
-        if path is not None and not as_path(path).exists():
-            # A killed run must have its configuration, too; a refused one must not replace another's.
-            save_operative(path)
-        result = function(**given)
+        with _configuration_of_a_start(path):
+            result = function(**given)
         save_operative(path)
         return result
 
     return _call
+
+
+@contextlib.contextmanager
+def _configuration_of_a_start(path: str | None) -> Iterator[None]:
+    """Writes the configuration as a command starts. It is removed if the command is refused before it writes more.
+
+    A killed run must have its configuration, too; a refused one must not replace another's.
+    """
+    if path is None or as_path(path).exists():
+        yield
+        return
+    folder, name = as_path(path).parent, as_path(path).name
+    is_new, before = not folder.exists(), _names(folder)
+    save_operative(path)
+    try:
+        yield
+    except PadirError:
+        if is_first() and _names(folder) - before == {name}:
+            (folder / name).unlink()
+            if is_new:
+                folder.rmdir()
+        raise
+
+
+def _names(folder: Path) -> set[str]:
+    """Names of what is in a local folder, if there is one."""
+    return set() if is_bucket(folder) or not folder.exists() else {path.name for path in folder.iterdir()}
 
 
 def save_operative(path: str | None) -> None:
@@ -85,7 +111,6 @@ _CONFIGURABLES = {
 
 # Where each class and function that is a user's own comes from, by name.
 _user_modules: dict[str, str] = {}
-
 
 # gin's own last resort reads a/b.gin from an importable package `a`, and fails where `a` is a folder without
 # __init__.py: a user's runs/, say.
@@ -126,7 +151,7 @@ def parse(names: Sequence[str], bindings: Sequence[str], search_paths: Sequence[
                 raise kind_of(_original(error))(_one_line(error)) from error
             searched = f"Searched the working directory, {', '.join(gin_files.search_folders)}"
             reason = _one_line(error).replace("Searched config paths: ['']", searched)
-            raise PadirError(f"gin: {reason}{_instead(reason)}") from error
+            raise PadirError(f"gin: {reason.rstrip('.')}{_instead(reason)}") from error
     _check_types()
 
 
@@ -175,11 +200,11 @@ def _bind(binding: str) -> None:
 
 
 def _instead(reason: str) -> str:
-    """What may be named where gin found `reason`, an unknown @Name for a parameter that takes policies, or nothing."""
+    """What may be named in place of the unknown name in gin's `reason`: policies for an @Name, or what is similar."""
     found = re.search(r"No configurable matching reference .*\b(\w+)\.(\w+) *=", reason)
     hints = typing.get_type_hints(_ANNOTATED.get(found.group(1), object)) if found else {}
     choices = _choices(hints.get(found.group(2))) if found else []
-    return f"; choose {' or '.join(choices)}" if choices else ""
+    return f"; choose {' or '.join(choices)}" if choices else suggestions.for_gin(reason, _ANNOTATED)
 
 
 def _said(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from padir import __version__
 from padir.cli.commands import COMMANDS, Command
+from padir.cli.suggestions import did_you_mean
 from padir.compilation import deviceless
 from padir.errors import PREEMPTED_STATUS, PadirError, Preempted
 
@@ -56,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     bindings = [argument.removeprefix("--gin.") for argument in arguments if argument.startswith("--gin.")]
     options, rest = parser.parse_known_args([argument for argument in arguments if not argument.startswith("--gin.")])
     for argument in rest:
-        commands[options.command].error(f"unknown argument {argument!r}; see padir {options.command} --help")
+        flags = ["--gin_file", *(f"--{flag}" for flag in flags_of(COMMANDS[options.command]))]
+        meant = did_you_mean(argument.partition("=")[0], flags)
+        commands[options.command].error(f"unknown argument {argument!r}{meant}; see padir {options.command} --help")
     try:
         _run(options, bindings)
     except PadirError as error:

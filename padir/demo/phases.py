@@ -13,6 +13,7 @@ from typing import Any
 from padir.benchmark.facts import commit
 from padir.errors import PadirError
 from padir.files.atomic import write_text
+from padir.runtime import host_memory
 
 PHASES_FILE = "phases.json"
 
@@ -32,7 +33,7 @@ class Phases:
         """
         self._path = directory / PHASES_FILE
         described = json.loads(json.dumps(dataclasses.asdict(config)))
-        self._state: dict[str, Any] = {"config": described, "seconds": {}, "commits": {}}
+        self._state: dict[str, Any] = {"config": described, "seconds": {}, "commits": {}, "peak_bytes": {}}
         if self._path.exists():
             self._state |= json.loads(self._path.read_text(encoding="utf-8"))
             if self._state["config"] != described:
@@ -45,10 +46,15 @@ class Phases:
         """The seconds that each finished phase took, in the order in which they ran."""
         return self._state["seconds"]
 
-    @property
-    def commits(self) -> dict[str, str]:
-        """The commit of padir that each finished phase ran with, '' where there was no checkout."""
-        return self._state["commits"]
+    def facts(self) -> dict[str, Any]:
+        """What a result says of its phases: seconds, commits, and the most memory that a start of the job had used."""
+        peaks = self._state["peak_bytes"].values()
+        return {
+            "seconds": sum(self.seconds.values()),
+            "phase_seconds": self.seconds,
+            "phase_commits": self._state["commits"],
+            "peak_memory_mb": max(host_memory.peak_resident_bytes(), *peaks) / 2**20,
+        }
 
     def run(self, name: str, work: Callable[[], Any]) -> None:
         """Runs `work`, unless the phase `name` is finished already."""
@@ -62,5 +68,6 @@ class Phases:
 
     def add(self, name: str, seconds: float) -> None:
         """Records a phase as finished."""
-        self.seconds[name], self.commits[name] = seconds, commit()
+        self.seconds[name], self._state["commits"][name] = seconds, commit()
+        self._state["peak_bytes"][name] = host_memory.peak_resident_bytes()
         write_text(self._path, json.dumps(self._state, indent=2) + "\n")

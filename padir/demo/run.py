@@ -43,7 +43,6 @@ from padir.models.kinds import DecodeConfig
 from padir.models.padir import PadirModel
 from padir.nn.network import NetworkConfig
 from padir.objectives.corruption import CorruptionConfig
-from padir.runtime import host_memory
 from padir.training.optimizers import OptimizerConfig
 from padir.training.train import Cadence, ModelFactory, train
 
@@ -148,13 +147,7 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
     )
     result = _result(config, systems, translations, latencies, examples, data.manifest.checker)
     phases.add("evaluate", time.perf_counter() - began)
-    result["facts"] = run_facts() | {
-        "seconds": sum(phases.seconds.values()),
-        "phase_seconds": phases.seconds,
-        "phase_commits": phases.commits,
-        "peak_memory_mb": host_memory.peak_resident_bytes() / 2**20,
-        "config": dataclasses.asdict(config),
-    }
+    result["facts"] = run_facts() | phases.facts() | {"config": dataclasses.asdict(config)}
     drawn = _draw(local_path(report_dir), config, result, systems, latencies, examples, translations)
     table = pictures.comparison_table(result["systems"])
     write_text(

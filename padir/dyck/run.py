@@ -25,7 +25,6 @@ from padir.dyck.mistakes import collect
 from padir.dyck.settings import DyckConfig
 from padir.files.atomic import make_folder, write_text
 from padir.files.paths import local_path
-from padir.runtime import host_memory
 
 MODEL, VERIFIER, VALUE = "language_model", "verifier", "value"
 
@@ -51,14 +50,7 @@ def dyck(*, output_dir: str, config: DyckConfig, quick: bool = False) -> dict[st
     results = {name: experiment.result(name, work) for name, work in experiment.phases().items()}
     results["quick"] = quick
     results["claims"] = [claim.to_dict() for claim in all_claims(results)]
-    seconds = experiment.record.seconds
-    results["facts"] = run_facts() | {
-        "seconds": sum(seconds.values()),
-        "phase_seconds": seconds,
-        "phase_commits": experiment.record.commits,
-        "peak_memory_mb": host_memory.peak_resident_bytes() / 2**20,
-        "config": dataclasses.asdict(config),
-    }
+    results["facts"] = run_facts() | experiment.record.facts() | {"config": dataclasses.asdict(config)}
     drawn = pictures.draw_all(experiment.folder, results)
     write_text(experiment.folder / "dyck.json", json.dumps(results, indent=2) + "\n")
     write_text(experiment.folder / "report.md", report.page(results, drawn))

@@ -83,8 +83,9 @@ def translate_files(
       The numbers of lines read, translated and rejected; with shards those of all hosts, if all have finished.
 
     Raises:
-      PadirError: a file is missing, a format is unknown, the batch size is below 1, or options contradict each other.
-        With shards also: the folder holds another job, or counts do not add up.
+      PadirError: a file is missing, a format is unknown, the batch size is below 1, or options contradict each other;
+        or at the end: there were lines, and all were rejected. With shards also: the folder holds another job, or
+        counts do not add up.
     """
     for name, value in (("output_format", output_format), ("input_format", input_format)):
         if value not in FORMATS:
@@ -103,8 +104,13 @@ def translate_files(
     checked = translator.checked(decode, has_lengths=False)
     lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
     if hosts is None:
-        return _translate_stream(lines, inputs, output, rejects)
-    return translate_shards(lines, inputs, as_path(output), shards=shards, compress=compress, hosts=hosts, seed=seed)
+        counts = _translate_stream(lines, inputs, output, rejects)
+    else:
+        folder = as_path(output)
+        counts = translate_shards(lines, inputs, folder, shards=shards, compress=compress, hosts=hosts, seed=seed)
+    if counts.read and not counts.translated:
+        raise PadirError("none of the lines could be translated; the rejects say why")
+    return counts
 
 
 def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str | None) -> None:

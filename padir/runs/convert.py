@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jax.sharding import Mesh
 
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
-from padir.files.paths import as_path
+from padir.files.paths import as_path, is_bucket
 from padir.interop import huggingface, t5x
 from padir.interop.t5x_checkpoint import find_checkpoint, read_checkpoint
 from padir.models.kinds import Model
@@ -67,7 +68,8 @@ def open_model(
     if not is_foreign and not (folder / MODEL_FILE).exists():
         raise PadirError(
             f"{path}: no trained model found here; give a run directory of `padir train`, a folder of Hugging Face "
-            f"(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>){pretrained.hint()}"
+            "(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>)"
+            f"{_inside(folder) or pretrained.hint()}"
         )
     path = folder
     if (folder / MODEL_FILE).exists():
@@ -97,6 +99,12 @@ def open_model(
             f"{model.ids.num_pieces}; use the vocabulary of that model"
         )
     return OpenedModel(model, jax.device_put(params, sharding.replicated(mesh)), vocabulary, done)
+
+
+def _inside(folder: Path) -> str:
+    """Names the runs in a folder that holds some, for an error's end."""
+    found = [] if is_bucket(folder) or not folder.is_dir() else sorted(folder.glob(f"*/{MODEL_FILE}"))
+    return f"; inside are {', '.join(str(path.parent) for path in found)}" if found else ""
 
 
 def import_checkpoint(*, source: str, output_dir: str, vocabulary: str | None = None) -> None:

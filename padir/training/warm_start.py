@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 from jax.sharding import Mesh
 
@@ -81,7 +83,9 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     chosen = jax.tree_util.tree_map_with_path(choose, params)
     names = {path_name(path) for path in given.keys() - leaves.keys()}
     unused = f"; {len(names)} parameters there are unused ({_some(sorted(names))})" if names else ""
-    say(f"starting from {source}; {len(fresh)} parameters are initialized randomly ({', '.join(fresh)}){unused}")
+    # Those of all layers are named once.
+    kinds = dict.fromkeys(re.sub(r"/layers/\d+/", "/layers/*/", name) for name in fresh)
+    say(f"starting from {source}; {len(fresh)} parameters are initialized randomly ({', '.join(kinds)}){unused}")
     return chosen
 
 

@@ -146,8 +146,10 @@ def test_everything_configurable_has_annotations_that_resolve():
 def test_unknown_names_and_bad_values(tmp_path):
     assert "nowhere.gin" in failure(["nowhere.gin"])
     assert "Trian" in failure([], ["Trian.seed = 1"])
+    assert failure(["runs/tatoeba_de_en_padri.gin"]).endswith("; did you mean runs/tatoeba_de_en_padir.gin?")
+    assert failure([], ["trian.seed = 1"]).endswith("; did you mean train?")
     message = failure([], ["train.sed = 1"])
-    assert "train" in message and "sed" in message
+    assert "train" in message and message.endswith("; did you mean seed?")
     unquoted = failure([], ["train.seed = text"])
     assert unquoted.startswith("--gin.train.seed = text: the value is not in gin's syntax; text needs quotes")
     (tmp_path / "bad.gin").write_text("# Bad.\ntrain.seed = 1\ntrain.num_steps = = 2\n")

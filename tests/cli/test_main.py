@@ -166,12 +166,17 @@ def test_a_mistake_is_one_line_and_status_2(padir, arguments, part, tmp_path, mo
     assert (status, out) == (2, "")
     assert err.startswith(f"padir {arguments[0]}: ") and err.count("\n") == 1, err
     assert part in err
+    assert not list(tmp_path.iterdir())
 
 
 def test_arguments_that_do_not_exist(padir):
     status, _, err = padir("train", "--batch-size=8")
     assert status == 2
-    assert err.splitlines()[-1].endswith("unknown argument '--batch-size=8'; see padir train --help")
+    assert err.splitlines()[-1].endswith(
+        "unknown argument '--batch-size=8'; did you mean --batch_size?; see padir train --help"
+    )
+    status, _, err = padir("train", "--quite")
+    assert status == 2 and err.splitlines()[-1].endswith("unknown argument '--quite'; see padir train --help")
     status, _, err = padir("trian")
     assert status == 2 and "invalid choice: 'trian'" in err
     status, _, err = padir()

@@ -350,9 +350,10 @@ def test_an_empty_file(tiny, tmp_path):
 
 def test_nothing_but_rejects(tiny, tmp_path):
     (tmp_path / "in").write_bytes(b"\n\n")
-    counts = translate_files(run_dir=str(tiny.padir), inputs=[str(tmp_path / "in")], output=str(tmp_path / "out"))
-    assert (counts.read, counts.translated, counts.rejected) == (2, 0, 2)
+    with pytest.raises(PadirError, match="none of the lines could be translated; the rejects say why"):
+        translate_files(run_dir=str(tiny.padir), inputs=[str(tmp_path / "in")], output=str(tmp_path / "out"))
     assert (tmp_path / "out").read_bytes() == b"\n\n"
+    assert len((tmp_path / "out.rejects.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
 def test_bad_arguments(tiny, tmp_path, files):

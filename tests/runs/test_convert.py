@@ -136,6 +136,8 @@ class TestImport:
             import_checkpoint(source=run, output_dir=str(tmp_path / "other"))
         with pytest.raises(PadirError, match="^nowhere: no trained model found here; give a run directory"):
             import_checkpoint(source="nowhere", output_dir=str(tmp_path / "other"), vocabulary=pieces)
+        with pytest.raises(PadirError, match=rf"no trained model found here; .*; inside are {run}$"):
+            import_checkpoint(source=str(tmp_path), output_dir=str(tmp_path / "other"), vocabulary=pieces)
         with pytest.raises(PadirError, match=rf"^{pieces}: no trained model found here; give a run directory"):
             import_checkpoint(source=pieces, output_dir=str(tmp_path / "other"), vocabulary=pieces)
         with pytest.raises(PadirError, match=rf"^{pieces}/run: this folder cannot be created \(Not a directory\); cho"):
