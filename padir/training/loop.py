@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import math
 from collections.abc import Callable, Iterator
@@ -208,6 +209,8 @@ class Loop:
                             self._stop(state, step, written)
                         written |= measured
                     self._writer.write(step, written)
+                    if log and bar.disable and step < run.num_steps:
+                        self._say_how_far(step, written)
                     if checkpoint:
                         self._save(state, written.get(self._loss) if cadence.keep_best else None)
                         clock.restart()
@@ -224,6 +227,12 @@ class Loop:
         self._activity.step = step = int(state.step)
         self._say_the_end(step, self._make_up_for_evaluation(state, step))
         return state
+
+    def _say_how_far(self, step: int, written: dict[str, float]) -> None:
+        """A line for the log of a job, in place of the bar."""
+        left = datetime.timedelta(seconds=round((self._run.num_steps - step) * written["train/step_seconds"]))
+        rate = f"{written['train/tokens_per_second']:,.0f} tokens/s"
+        say(f"step {step} of {self._run.num_steps}: {_summary(written)}, {rate}, {left} left")
 
     def _say_the_end(self, step: int, written: dict[str, float]) -> None:
         say(f"trained to step {step}: {_summary(written)}")

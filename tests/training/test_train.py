@@ -286,6 +286,14 @@ def test_a_stall_is_reported_wherever_it_comes(tiny, tmp_path, monkeypatch, capf
         assert re.search(rf"process 0: after step {after}, for \d+ s by now, training {what}", said), said
 
 
+def test_where_no_bar_is_seen_each_interval_is_a_line(tiny, tmp_path, capfd):
+    tiny.train(tmp_path / "run", "ar", cadence=Cadence(log=5, evaluate=0, checkpoint=0))
+    lines = [line for line in capfd.readouterr().err.splitlines() if re.match(r"step \d+ of", line)]
+    assert len(lines) == 2
+    for step, line in zip((5, 10), lines, strict=True):
+        assert re.fullmatch(rf"step {step} of 12: train/loss \d\.\d+, [\d,]+ tokens/s, \d:\d\d:\d\d left", line), line
+
+
 def test_what_an_epoch_leaves_out_is_said(tiny, tmp_path, capfd):
     """524 examples in batches of 16."""
     tiny.train(tmp_path / "run", "ar")
