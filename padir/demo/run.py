@@ -382,6 +382,7 @@ def _draw(
         jax.tree.map(lambda field: field[:, 0], translation.trace),
         translation.steps_run,
         translator.vocabulary.pieces,
+        drop_repeats=systems[name][1].drop_repeats,
     )
     teacher, decode = systems[TEACHER]
     shown_beside = watch(teacher, source, decode, name=TEACHER, text=text)[1]
@@ -389,5 +390,5 @@ def _draw(
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
         ("latency.png", "Latency of single sentences: the share of requests answered within each time"),
-        ("refinement.png", "Most steps until it was correct; a word left twice in a row is then dropped once"),
+        ("refinement.png", "The sentence that needed most steps until it was correct; the output drops what is written twice"),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,10 @@ def quality_by_steps(
     figure.savefig(path, dpi=120)
 
 
-def refinement_steps(path: Path, source: str, trace: Trace, steps: int, pieces) -> None:
-    """Draws how one sentence changes step by step, with each token coloured by its probability.
+def refinement_steps(
+    path: Path, source: str, trace: Trace, steps: int, pieces: Callable[[list[int]], list[str]], *, drop_repeats: bool
+) -> None:
+    """Draws how one sentence changes step by step, with each token coloured by its probability, and its output.
 
     Args:
       path: the PNG file to write.
@@ -55,19 +57,23 @@ def refinement_steps(path: Path, source: str, trace: Trace, steps: int, pieces) 
       trace: the trace of one sentence: NumPy fields [T, L], 0 beyond the target's length.
       steps: how many of the T steps were run.
       pieces: maps a list of ids to a list of printable pieces.
+      drop_repeats: whether the output lacks the tokens that repeat their left neighbour (`Refinement.drop_repeats`).
     """
     length = int((np.asarray(trace.inputs[0]) != 0).sum())
-    figure = Figure(figsize=(max(6.0, 0.95 * length + 1.2), 0.62 * (steps + 1) + 1.5), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 0.95 * length + 1.2), 0.62 * (steps + 2) + 1.5), layout="constrained")
     axes = figure.subplots()
     colours, norm = "RdYlGn", Normalize(0.0, 1.0)
-    probabilities = np.full((steps + 1, length), np.nan)
-    probabilities[1:] = np.exp(np.asarray(trace.log_probs)[:steps, :length])
+    probabilities = np.full((steps + 2, length), np.nan)
+    probabilities[1:-1] = np.exp(np.asarray(trace.log_probs)[:steps, :length])
     image = axes.imshow(probabilities, cmap=colours, norm=norm, aspect="auto", alpha=0.75)
     rows = [np.asarray(trace.inputs[0])[:length], *np.asarray(trace.proposals)[:steps, :length]]
-    for row, ids in enumerate(rows):
-        for column, word in enumerate(pieces(ids.tolist())):
+    dropped = np.append(False, rows[-1][1:] == rows[-1][:-1]) & drop_repeats
+    rows = [pieces(ids.tolist()) for ids in rows]
+    rows.append(["" if gone else word for word, gone in zip(rows[-1], dropped, strict=True)])
+    for row, words in enumerate(rows):
+        for column, word in enumerate(words):
             axes.text(column, row, word.replace("▁", "_"), ha="center", va="center", fontsize=9)
-    axes.set_yticks(range(steps + 1), ["start", *(f"step {step}" for step in range(1, steps + 1))])
+    axes.set_yticks(range(steps + 2), ["start", *(f"step {step}" for step in range(1, steps + 1)), "output"])
     axes.set_xticks(range(length), [str(column + 1) for column in range(length)])
     axes.set_title(f"source: {source}", fontsize=10)
     figure.colorbar(image, ax=axes, label="probability", shrink=0.8)

@@ -1,6 +1,7 @@
 """The table and the page say what the results hold; the pictures show it."""
 
 import numpy as np
+import pytest
 
 from padir.decoding.state import Trace
 from padir.evaluation import pictures as report
@@ -71,15 +72,21 @@ def test_quality_by_steps(tmp_path, figures):
         assert (list(student.get_xdata()), list(student.get_ydata())) == ([1, 4], values)
 
 
-def test_one_sentence_changing(tmp_path, figures):
-    """Three tokens, two of three steps run: the row it started from, then what each step wrote."""
-    tokens = np.array([[[9, 9, 9, 0], [4, 9, 1, 0], [0, 0, 0, 0]], [[4, 4, 1, 0], [4, 5, 1, 0], [0, 0, 0, 0]]])
+@pytest.mark.parametrize("drop_repeats", [False, True])
+def test_one_sentence_changing(tmp_path, figures, drop_repeats):
+    """Three tokens, two of three steps run: the row it started from, what each step wrote, and the output."""
+    tokens = np.array([[[9, 9, 9, 0], [4, 9, 1, 0], [0, 0, 0, 0]], [[4, 5, 1, 0], [4, 4, 1, 0], [0, 0, 0, 0]]])
     trace = Trace(tokens[0], tokens[1], np.log(np.full((3, 4), 0.5)))
-    report.refinement_steps(tmp_path / "r.png", "a dog", trace, 2, lambda ids: [f"▁{number}" for number in ids])
+
+    def pieces(ids):
+        return [f"▁{number}" for number in ids]
+
+    report.refinement_steps(tmp_path / "r.png", "a dog", trace, 2, pieces, drop_repeats=drop_repeats)
     axes = figures[0].axes[0]
-    assert [text.get_text() for text in axes.texts] == ["_9"] * 3 + ["_4", "_4", "_1"] + ["_4", "_5", "_1"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["start", "step 1", "step 2"]
+    output = ["_4", "", "_1"] if drop_repeats else ["_4", "_4", "_1"]
+    assert [text.get_text() for text in axes.texts] == ["_9"] * 3 + ["_4", "_5", "_1"] + ["_4", "_4", "_1"] + output
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["start", "step 1", "step 2", "output"]
     shown = axes.images[0].get_array()
-    assert shown.shape == (3, 3)
-    np.testing.assert_allclose(shown[1:], 0.5)
+    assert shown.shape == (4, 3)
+    np.testing.assert_allclose(shown[1:-1], 0.5)
     assert axes.get_title() == "source: a dog"
