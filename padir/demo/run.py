@@ -390,5 +390,5 @@ def _draw(
     return [
         ("quality.png", "Quality against the number of refinement steps; the dashed line is the teacher"),
         ("latency.png", "Latency of single sentences: the share of requests answered within each time"),
-        ("refinement.png", "The sentence that needed most steps until it was correct; the output drops what is written twice"),
+        ("refinement.png", "The sentence that needed most steps; the output drops what is written twice"),
     ]
