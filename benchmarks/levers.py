@@ -63,6 +63,7 @@ LEVERS = {
     "uniform noise": Lever({"CorruptionConfig.min_noise_density": 0.0, "CorruptionConfig.keep_probability": 0.0}),
     "label smoothing": Lever({"LossConfig.label_smoothing": 0.1}),
     "length loss 1.0": Lever({"LossConfig.length_loss_weight": 1.0}),
+    "absolute lengths": Lever({"PadirModel.relative_length": False}),
     "no dropout": Lever({"NetworkConfig.dropout_rate": 0.0}),
     "self-conditioning": Lever({"PadirModel.self_conditioning": True}),
     "joint objective": Lever(files=("models/joint.gin",)),

@@ -279,9 +279,10 @@ def main() -> int:
     parser.add_argument("--systems", default="", help="evaluate only those whose names match this regular expression")
     parser.add_argument("--only", choices=("train", "evaluate"), help="what to do in this sitting (default: both)")
     options = parser.parse_args()
-    names = options.models.split(",")
-    if unknown := [name for name in names if name not in MODELS]:
+    asked = options.models.split(",")
+    if unknown := [name for name in asked if name not in MODELS]:
         parser.error(f"--models: unknown {unknown[0]!r}; choose from {', '.join(MODELS)}")
+    names = [name for name in MODELS if name in asked]  # Whatever others start from comes first.
     for name in ("seconds", "updates"):
         if (given := getattr(options, name)) is not None and given <= 0:
             parser.error(f"--{name}: {given} is not above 0")

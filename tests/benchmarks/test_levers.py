@@ -40,6 +40,7 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, tmp_path):
         },
         "label smoothing": {"loss": dataclasses.replace(plain.loss, label_smoothing=0.1)},
         "length loss 1.0": {"loss": dataclasses.replace(plain.loss, length_loss_weight=1.0)},
+        "absolute lengths": {"relative_length": False},
         "no dropout": {"network": dataclasses.replace(plain.network, dropout_rate=0.0)},
         "self-conditioning": {"self_conditioning": True},
         "joint objective": {"causal_stage": True},
