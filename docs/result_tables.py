@@ -94,7 +94,7 @@ def quality_table(systems: dict[str, Any]) -> str:
 
 
 def comparison_table(found: dict[str, Any], all: bool = False) -> str:
-    """The systems of a comparison on real text: all of them, or one checkpoint of each model, not rescored, to 4 steps."""
+    """The systems of a comparison on real text: all, or one checkpoint of each model, not rescored, to 4 steps."""
     rows = []
     left_out = () if all else ("rescored", "averaged", "lowest loss", "10 steps")
     for name, scores in found["systems"].items():
