@@ -47,7 +47,13 @@ def quality_by_steps(
 
 
 def refinement_steps(
-    path: Path, source: str, trace: Trace, steps: int, pieces: Callable[[list[int]], list[str]], *, drop_repeats: bool
+    path: Path,
+    source: str,
+    trace: Trace,
+    steps: int,
+    pieces: Callable[[list[int]], list[str]],
+    *,
+    drop_repeats: bool = True,
 ) -> None:
     """Draws how one sentence changes step by step, with each token coloured by its probability, and its output.
 
