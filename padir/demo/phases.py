@@ -53,7 +53,7 @@ class Phases:
             "seconds": sum(self.seconds.values()),
             "phase_seconds": self.seconds,
             "phase_commits": self._state["commits"],
-            "peak_memory_mb": max(host_memory.peak_resident_bytes(), *peaks) / 2**20,
+            "peak_memory_mb": max([host_memory.peak_resident_bytes(), *peaks]) / 2**20,
         }
 
     def run(self, name: str, work: Callable[[], Any]) -> None:
