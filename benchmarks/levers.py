@@ -3,9 +3,10 @@
     python benchmarks/levers.py --work=runs/quality_cpu_de_en --data=../shared/data/tatoeba_de_en --output=FILE.json
 
 The work folder is that of `make quality`, with the teacher trained and the corpus distilled. Each student is trained
-anew; how many updates fit into the seconds is measured before, all levers in turns. Then it translates the validation
-split with four steps, with one length and with five. What was done is kept in the work folder, and the same command
-goes on where it was interrupted.
+anew; how many updates fit into the seconds is measured before, all levers in turns. One lever is more time. Then the
+student translates the validation split with four steps: with one length, with five, and with five that the teacher
+ranks. Its BLEU is compared with that of the plain student and of the teacher's beam search. What was done is kept in
+the work folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import jax
 from quality import PRESETS, ROOT, run_padir
-from quality_models import TEACHER, systems, training_arguments, warm_up
+from quality_models import REFERENCE, TEACHER, System, systems, training_arguments, warm_up
 from quality_runs import has_model
 
 from padir.benchmark.facts import run_facts
@@ -32,7 +33,11 @@ from padir.metrics.quality import paired_bootstrap
 from padir.metrics.randomization import approximate_randomization
 
 PLAIN = "as it is"
-_SYSTEMS = {"one length": "PaDIR, 4 steps", "five lengths": "PaDIR, 4 steps, 5 lengths"}
+_SYSTEMS = {
+    "one length": "PaDIR, 4 steps",
+    "five lengths": "PaDIR, 4 steps, 5 lengths",
+    "rescored": "PaDIR, 4 steps, 5 lengths, rescored",
+}
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,14 @@ class Lever:
       files: gin files on top of the student's.
       distilled: whether it learns from the teacher's translations.
       warm: whether it starts with the teacher's parameters.
+      times: how many times as long as the others it is trained.
     """
 
     bindings: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     distilled: bool = True
     warm: bool = True
+    times: float = 1.0
 
 
 LEVERS = {
@@ -69,6 +76,7 @@ LEVERS = {
     "joint objective": Lever(files=("models/joint.gin",)),
     "raw text": Lever(distilled=False),
     "no warm start": Lever(warm=False),
+    "eight times as long": Lever(times=8.0),
 }
 
 
@@ -107,6 +115,11 @@ class Trials:
             write_text(path, json.dumps(known) + "\n")
         return known
 
+    def updates(self, names: Sequence[str]) -> dict[str, int]:
+        """How many updates each student makes in its seconds."""
+        measured = self.update_seconds(names)
+        return {name: max(round(LEVERS[name].times * self.seconds / measured[name]), 5) for name in names}
+
     def _padir(self, *arguments: str) -> None:
         print("padir", *arguments, file=sys.stderr)
         if status := run_padir([*arguments, f"--compilation_cache={self._work / 'compiled'}"]):
@@ -131,51 +144,70 @@ class Trials:
         """What `padir evaluate` says of a student, with its outputs, by way of decoding."""
         # Each compiled program takes memory maps, of which a process may have only so many.
         jax.clear_caches()
-        found, chosen = {}, systems(["padir"])
-        for way, system in _SYSTEMS.items():
-            path = self._folder / f"{run.stem}_{way.replace(' ', '_')}.json"
-            if not path.exists():
-                self._padir(
-                    "evaluate",
-                    f"--gin_file={chosen[system].decode_file}",
-                    *(f"--gin.{binding}" for binding in chosen[system].bindings),
-                    f"--run_dir={run}",
-                    f"--data_dir={self._work / 'data'}",
-                    f"--output_dir={self._folder}",
-                    f"--name={path.stem}",
-                    "--split=validation",
-                    "--no-with_ter",
-                )
-            outputs = path.with_suffix(".txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
-            found[way] = json.loads(path.read_text(encoding="utf-8")) | {"outputs": outputs}
-        return found
+        chosen = systems(["padir"])
+        return {way: self._evaluated(f"{run.stem} {way}", run, chosen[system]) for way, system in _SYSTEMS.items()}
+
+    def teacher(self) -> dict[str, Any]:
+        """What `padir evaluate` says of the teacher's beam search, with its outputs."""
+        return self._evaluated("teacher", self._work / "best" / TEACHER, systems([TEACHER])[REFERENCE])
+
+    def _evaluated(self, name: str, run: Path, system: System) -> dict[str, Any]:
+        path = self._folder / f"{name.replace(' ', '_')}.json"
+        if not path.exists():
+            self._padir(
+                "evaluate",
+                f"--gin_file={system.decode_file}",
+                *(f"--gin.{binding}" for binding in system.bindings),
+                *([f"--{system.helper}={self._work / 'best' / TEACHER}"] if system.helper else []),
+                f"--run_dir={run}",
+                f"--data_dir={self._work / 'data'}",
+                f"--output_dir={self._folder}",
+                f"--name={path.stem}",
+                "--split=validation",
+                "--no-with_ter",
+            )
+        outputs = path.with_suffix(".txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return json.loads(path.read_text(encoding="utf-8")) | {"outputs": outputs}
 
 
-def compared(found: Mapping[str, Mapping[str, dict[str, Any]]], references: Sequence[str]) -> dict[str, Any]:
-    """Scores of each lever, and what it changes.
+_KEPT = ("bleu", "chrf", "length_accuracy", "mean_steps_run")
+
+
+def compared(
+    found: Mapping[str, Mapping[str, dict[str, Any]]], teacher: Mapping[str, Any], references: Sequence[str]
+) -> dict[str, Any]:
+    """Scores of each lever, what it changes, and how far the student is from its teacher.
 
     Args:
       found: by lever and way of decoding, a result with `outputs`; `PLAIN` is among them.
+      teacher: the result of the teacher's beam search, with `outputs`.
       references: one per sentence.
 
     Returns:
-      By lever and way: `bleu`, `chrf`, `length_accuracy`, `mean_steps_run`; of all but `PLAIN` also `difference` of
-      BLEU from it, with p-values by paired `bootstrap` and by approximate `randomization`.
+      By lever and way: `bleu`, `chrf`, `length_accuracy`, `mean_steps_run`; `from_teacher`, and of all but `PLAIN` also
+      `from_plain`, each the `difference` of BLEU from it, with p-values by paired `bootstrap` and by approximate
+      `randomization`.
     """
-    kept = ("bleu", "chrf", "length_accuracy", "mean_steps_run")
     result: dict[str, Any] = {}
     for name, ways in found.items():
         result[name] = {}
         for way, row in ways.items():
-            cells = {key: row[key] for key in kept}
+            cells: dict[str, Any] = {key: row[key] for key in _KEPT}
+            cells["from_teacher"] = _difference(row["outputs"], teacher["outputs"], references)
             if name != PLAIN:
-                texts = row["outputs"], found[PLAIN][way]["outputs"]
-                bootstrap = paired_bootstrap(*texts, references)["bleu"].to_dict()
-                randomization = approximate_randomization(*(count_sentences(each, references) for each in texts))
-                cells |= {"difference": bootstrap["difference"], "bootstrap": bootstrap["p_value"]}
-                cells["randomization"] = randomization["bleu"].to_dict()["p_value"]
+                cells["from_plain"] = _difference(row["outputs"], found[PLAIN][way]["outputs"], references)
             result[name][way] = cells
     return result
+
+
+def _difference(outputs: Sequence[str], others: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    bootstrap = paired_bootstrap(outputs, others, references)["bleu"].to_dict()
+    randomization = approximate_randomization(*(count_sentences(each, references) for each in (outputs, others)))
+    return {
+        "difference": bootstrap["difference"],
+        "bootstrap": bootstrap["p_value"],
+        "randomization": randomization["bleu"].to_dict()["p_value"],
+    }
 
 
 def main() -> int:
@@ -195,9 +227,9 @@ def main() -> int:
     if not (options.work / "distilled").is_dir():
         parser.error(f"--work: {options.work} has no distilled corpus; run make quality first (--models=ar,padir)")
     trials = Trials(options.work, options.data, options.preset, options.seconds, reverse=options.reverse)
-    seconds = trials.update_seconds(names)
-    updates = {name: max(round(options.seconds / seconds[name]), 5) for name in names}
+    seconds, updates = trials.update_seconds(names), trials.updates(names)
     found = {name: trials.scores(name, trials.trained(name, updates[name])) for name in names}
+    teacher = trials.teacher()
     data = PreparedSet.open(str(options.work / "data"))
     examples = data.split("validation").read(range(data.manifest.splits["validation"].num_examples))
     result = {
@@ -206,7 +238,8 @@ def main() -> int:
         "budget_seconds": options.seconds,
         "updates": updates,
         "update_seconds": {name: seconds[name] for name in names},
-        "levers": compared(found, [example.target_text for example in examples]),
+        "teacher": {key: teacher[key] for key in _KEPT if key in teacher},
+        "levers": compared(found, teacher, [example.target_text for example in examples]),
     }
     write_text(options.output, json.dumps(result, indent=1) + "\n")
     for name, ways in result["levers"].items():

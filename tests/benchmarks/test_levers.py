@@ -60,17 +60,31 @@ def test_each_run_has_a_folder_of_its_own(tmp_path):
     assert folders <= {str(path) for path in [tmp_path / "levers_60" / name.replace(" ", "_") for name in LEVERS]}
 
 
-def test_levers_are_compared_with_the_plain_student():
+def test_seconds_become_updates(tmp_path):
+    trials = levers.Trials(tmp_path, "corpus", "cpu", 60.0, reverse=False)
+    (tmp_path / "levers_60" / "update_seconds.json").write_text(
+        '{"as it is": 0.25, "batch 256": 0.8, "eight times as long": 0.25}'
+    )
+    names = [PLAIN, "batch 256", "eight times as long"]
+    assert trials.updates(names) == dict(zip(names, (240, 75, 1920), strict=True))
+
+
+def test_levers_are_compared_with_the_plain_student_and_with_the_teacher():
     references = [f"the quick brown fox number {index} jumps high" for index in range(40)]
     worse = [text.replace("quick", "slow") for text in references]
     row = {"bleu": 1.0, "chrf": 2.0, "length_accuracy": 3.0, "mean_steps_run": 4.0, "ter": 5.0}
     found = levers.compared(
         {PLAIN: {"one length": row | {"outputs": references}}, "batch 32": {"one length": row | {"outputs": worse}}},
+        {"outputs": references},
         references,
     )
-    assert found[PLAIN]["one length"] == {key: row[key] for key in row if key != "ter"}
-    changed = found["batch 32"]["one length"]
-    assert changed["difference"] < -10.0 and changed["bootstrap"] < 0.01 and changed["randomization"] < 0.01
+    plain, changed = found[PLAIN]["one length"], found["batch 32"]["one length"]
+    equal = plain.pop("from_teacher")
+    assert equal["difference"] == 0.0 and equal["bootstrap"] == equal["randomization"] == 1.0
+    assert plain == {key: row[key] for key in row if key != "ter"}
+    assert changed["from_plain"] == changed["from_teacher"]
+    below = changed["from_plain"]
+    assert below["difference"] < -10.0 and below["bootstrap"] < 0.01 and below["randomization"] < 0.01
 
 
 def test_without_a_distilled_corpus_it_says_what_to_do(tmp_path, monkeypatch, capsys):
