@@ -11,6 +11,7 @@ order in one process. They need an environment of their own:
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -27,6 +28,10 @@ import ctranslate2
 import torch
 import transformers
 from tokenizers import Tokenizer, models
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# Of padir, which is not installed here, only what needs no JAX.
+from padir.runtime.cpu import cpu_info, x86_extensions
 
 VOCAB = 32_128
 CONFIG = {
@@ -54,6 +59,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--length", type=int, default=32, help="tokens of source and target")
     options = parser.parse_args()
+    if options.repeats < 2:
+        parser.error(f"--repeats: {options.repeats} is not enough for quantiles; at least 2")
     torch.set_num_threads(options.threads)
     before = os.getloadavg()
     with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +84,9 @@ def main() -> None:
                 cwd=Path(__file__).parent,
             ).stdout.strip(),
             "command": " ".join(sys.argv),
+            "date": datetime.date.today().isoformat(),
+            "cpu": cpu_info("model name"),
+            "cpu_features": sorted(x86_extensions() & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_int8"}),
             "platform": platform.platform(),
             "cpu_count": os.cpu_count(),
             "threads": options.threads,
