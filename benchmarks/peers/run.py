@@ -1,7 +1,8 @@
 """Latency of T5 in other engines at the paper's size: `python benchmarks/peers/run.py --output peers_cpu.json`.
 
 Measures Hugging Face Transformers and CTranslate2 (float32 and int8) with greedy and beam search on one T5 with random
-weights and the size of `gin/models/paper_base_ar.gin`. A request has batch size 1 and 32 source ids, and its answer is
+weights and the size of `gin/models/paper_base_ar.gin`, and CTranslate2 on one with 12 encoder layers and one decoder
+layer, too. A request has batch size 1 and 32 source ids, and its answer is
 exactly 32 target ids: as in `gin/bench/fixed_32.gin`, no engine may stop early. The engines take turns in a random
 order in one process. They need an environment of their own:
 
@@ -39,8 +40,6 @@ CONFIG = {
     "d_model": 512,
     "d_kv": 64,
     "d_ff": 2048,
-    "num_layers": 6,
-    "num_decoder_layers": 6,
     "num_heads": 8,
     "feed_forward_proj": "relu",
     "tie_word_embeddings": True,
@@ -112,34 +111,39 @@ def main() -> None:
 
 def _systems(folder: Path, length: int, threads: int) -> dict:
     """Returns, by name, a function that answers one request and checks that the answer has `length` tokens."""
-    torch.manual_seed(0)
     random.seed(0)
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**CONFIG)).eval()
-    model.save_pretrained(folder / "t5")
-    _tokenizer().save_pretrained(folder / "t5")
     ids = [random.randrange(3, VOCAB) for _ in range(length - 1)] + [1]
-    source = torch.tensor([ids])
-
-    def transformers_generate(beams: int):
-        options = {"num_beams": beams, "min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
-
-        def answer() -> None:
-            with torch.inference_mode():
-                found = model.generate(source, **options)
-            # The output begins with the start token.
-            assert found.shape == (1, length + 1), found.shape
-
-        return answer
-
-    systems = {f"Transformers float32, {name}": transformers_generate(beams) for name, beams in _SEARCHES.items()}
     pieces = [_piece(token) for token in ids]
-    for kind in ("float32", "int8"):
-        converter = ctranslate2.converters.TransformersConverter(str(folder / "t5"))
-        converter.convert(str(folder / kind), quantization=kind)
-        translator = ctranslate2.Translator(str(folder / kind), compute_type=kind, intra_threads=threads)
-        for name, beams in _SEARCHES.items():
-            systems[f"CTranslate2 {kind}, {name}"] = _ctranslate2(translator, pieces, length, beams)
+    systems = {}
+    for shape, layers in {"": (6, 6), " 12-1": (12, 1)}.items():
+        torch.manual_seed(0)
+        config = transformers.T5Config(**CONFIG, num_layers=layers[0], num_decoder_layers=layers[1])
+        model = transformers.T5ForConditionalGeneration(config).eval()
+        saved = folder / f"t5{shape}"
+        model.save_pretrained(saved)
+        _tokenizer().save_pretrained(saved)
+        if not shape:
+            for name, beams in _SEARCHES.items():
+                systems[f"Transformers float32, {name}"] = _transformers(model, torch.tensor([ids]), length, beams)
+        for kind in ("float32", "int8"):
+            converted = str(folder / f"{kind}{shape}")
+            ctranslate2.converters.TransformersConverter(str(saved)).convert(converted, quantization=kind)
+            translator = ctranslate2.Translator(converted, compute_type=kind, intra_threads=threads)
+            for name, beams in _SEARCHES.items():
+                systems[f"CTranslate2{shape} {kind}, {name}"] = _ctranslate2(translator, pieces, length, beams)
     return systems
+
+
+def _transformers(model: transformers.T5ForConditionalGeneration, source: torch.Tensor, length: int, beams: int):
+    options = {"num_beams": beams, "min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
+
+    def answer() -> None:
+        with torch.inference_mode():
+            found = model.generate(source, **options)
+        # The output begins with the start token.
+        assert found.shape == (1, length + 1), found.shape
+
+    return answer
 
 
 _SEARCHES = {"greedy": 1, "beam 5": 5}
