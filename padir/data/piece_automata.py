@@ -16,6 +16,7 @@ from padir.data import finite_automata
 from padir.data.constraints import Constraint
 from padir.data.finite_automata import Automaton
 from padir.data.patterns import ANY, Node, Repeat, parse
+from padir.data.table_cache import TableCache
 from padir.errors import PadirError
 from padir.types import EOS_ID
 
@@ -29,8 +30,6 @@ _BLOCK = 1 << 23
 # States that the terms of one source may lead to, or this many times those of what holds for every source.
 _MOST_OF_TERMS = 5_000
 _TIMES_OF_EVERY = 4
-# Tables that are kept for later sources with the same terms.
-_MOST_TABLES = 4096
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class PieceConstraint:
         self.constraint = constraint
         self._spellings = list(spellings)
         self._alphabet = "".join(sorted({" "}.union(*(text for text in spellings if text))))
-        self._tables: dict[tuple[tuple[str, ...], ...], PieceTable] = {}
+        self._tables: TableCache[PieceTable] = TableCache()
         self._containing: dict[tuple[str, ...], Automaton] = {}
         self._check_characters()
         self._base = self._for_every_source()
@@ -122,13 +121,12 @@ class PieceConstraint:
         Raises:
           PadirError: as `of_source`.
         """
-        if demanded not in self._tables:
-            if len(self._tables) >= _MOST_TABLES:
-                self._tables.clear()
-            cleaned = self._language(demanded)
-            spelled = finite_automata.before_cleaning(cleaned, self._alphabet)
-            self._tables[demanded] = over_pieces(spelled, self._pieces)
-        return self._tables[demanded]
+
+        def made() -> PieceTable:
+            spelled = finite_automata.before_cleaning(self._language(demanded), self._alphabet)
+            return over_pieces(spelled, self._pieces)
+
+        return self._tables.get(demanded, made)
 
     @property
     def every_source(self) -> Automaton:

@@ -28,6 +28,7 @@ from padir.data.piece_automata import (
     distances_to,
     useful_states,
 )
+from padir.data.table_cache import TableCache
 from padir.errors import PadirError
 from padir.types import EOS_ID
 
@@ -35,8 +36,6 @@ from padir.types import EOS_ID
 MOST_TERMS = 31
 # States over characters that the phrases of one source may lead to.
 _MOST_STATES = 8_000
-# Tables that are kept for later sources with the same terms.
-_MOST_TABLES = 256
 # Entries that are worked on at a time.
 _BLOCK = 1 << 22
 
@@ -172,7 +171,7 @@ class TermConstraint:
     def __init__(self, compiled: PieceConstraint):
         """Takes what is compiled already of the constraint."""
         self._compiled = compiled
-        self._tables: dict[tuple[tuple[str, ...], ...], TermTable] = {}
+        self._tables: TableCache[TermTable] = TableCache()
 
     def table(self, demanded: tuple[tuple[str, ...], ...]) -> TermTable:
         """The table of all outputs that also contain one phrase of each of `demanded`.
@@ -180,14 +179,12 @@ class TermConstraint:
         Raises:
           PadirError: as `table_of_terms`.
         """
-        if demanded not in self._tables:
-            if len(self._tables) >= _MOST_TABLES:
-                self._tables.clear()
+
+        def made() -> TermTable:
             given, ignore_case = self._compiled, self._compiled.constraint.ignore_case
-            self._tables[demanded] = table_of_terms(
-                given.every_source, demanded, given.alphabet, given.pieces, ignore_case=ignore_case
-            )
-        return self._tables[demanded]
+            return table_of_terms(given.every_source, demanded, given.alphabet, given.pieces, ignore_case=ignore_case)
+
+        return self._tables.get(demanded, made)
 
 
 # Whether nothing has been written, or something, or behind that white space, which counts if more follows.

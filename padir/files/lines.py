@@ -211,6 +211,8 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             break
         *lines, pending = (pending + block).split(b"\n")
         yield from lines
+        # Of a longer line no more is needed; it may be endless.
+        pending = pending[: MAX_LINE_BYTES + 1]
     if pending:
         yield pending
 

@@ -106,8 +106,9 @@ class SourceConstraint:
         `room` is that of all batches, so that one program serves them.
         """
         is_one = all(table is tables[0] for table in tables)
-        if is_one and self._last is not None and self._last[0] is tables[0] and self._last[1] == rows:
-            return self._last[2]
+        last = self._last  # Read once: another thread may replace it meanwhile.
+        if is_one and last is not None and last[0] is tables[0] and last[1] == rows:
+            return last[2]
         sizes = {"vocab_size": self._vocab_size, "longest": self._longest, "room": room[:2]}
         if room[2]:
             return TermAutomaton.of(tables, rows, **sizes, terms=room[2])

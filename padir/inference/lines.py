@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Any
@@ -83,10 +84,10 @@ class LineTranslator:
         Returns:
           The counts of all lines.
         """
-        total = Counts()
+        nothing = Counts(unmet=None if self.translator.constraint is None else 0)
+        total = nothing
         for chunk in chunked(lines, BATCHES_PER_READ * self.batch_size):
-            rejected = 0
-            unmet = None if self.translator.constraint is None else 0
+            rejected, unmet = 0, nothing.unmet
             for line, result in zip(chunk, self._translate(chunk), strict=True):
                 if isinstance(result, Translation):
                     out.write(self._written(result, line))
@@ -140,10 +141,12 @@ class LineTranslator:
             "file": line.file,
             "line": line.number,
             "text": translation.text,
-            "score": translation.score,
+            "score": _finite(translation.score),
             "steps_run": translation.steps_run,
             "predicted_length": translation.predicted_length,
         }
+        if len(translation.hypotheses) > 1:
+            record["hypotheses"] = [{"text": text, "score": _finite(score)} for text, score in translation.hypotheses]
         if translation.rounds is not None:
             record["rounds"] = translation.rounds
         if translation.queries is not None:
@@ -155,3 +158,8 @@ class LineTranslator:
             # The input is copied as text, because parsing and writing it again could change numbers and escapes.
             text = f'{text[:-1]}, "input": {line.raw.decode("utf-8").strip()}}}'
         return text + "\n"
+
+
+def _finite(score: float) -> float | None:
+    """The score, or None if there is none: JSON has no infinity. A text that could not be written has -inf."""
+    return score if math.isfinite(score) else None

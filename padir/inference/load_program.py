@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -77,4 +76,5 @@ def load(folder, *, steps=None):
 
 
 if __name__ == "__main__":
-    print("\n".join(load(Path(__file__).parent)(sys.stdin.read().splitlines())))
+    with open(0, encoding="utf-8", newline="\n") as texts:
+        print("\n".join(load(Path(__file__).parent)([text.rstrip("\r\n") for text in texts])))

@@ -59,8 +59,8 @@ def translate_files(
       input_field: the field of a JSON object that holds the text.
       output: the file to write; '-' is standard output. Until the file is complete its name is `<output>.partial`,
         and if the job fails it keeps that name. A file whose name ends in .gz is compressed.
-      output_format: 'lines' (only the text) or 'jsonl' (file, line, text, score, steps_run, predicted_length, and the
-        input object for 'jsonl' input).
+      output_format: 'lines' (only the text) or 'jsonl' (file, line, text, score, steps_run, predicted_length, all
+        hypotheses if there are several, and the input object for 'jsonl' input).
       rejects: the rejects file, written only if a line is rejected. The default is `<output>.rejects.jsonl`, or
         `rejects.jsonl` in the current folder for standard output. With shards it is `rejects.jsonl` in their folder.
       shards: the number of shards, each of which translates the same number of input bytes. None writes one stream.
@@ -96,6 +96,7 @@ def translate_files(
         hosts = None
         if compress or host_index is not None or num_hosts is not None:
             raise PadirError("translate: compress, host_index and num_hosts need shards; give the number of shards")
+        rejects = _rejects_file(rejects, inputs, output)
     else:
         hosts = Hosts.given(host_index, num_hosts)
         _check_shards(shards, inputs, output, rejects)
@@ -122,10 +123,17 @@ def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str 
         raise PadirError(f"translate.rejects: leave it out; with shards, rejects go to {output}/rejects.jsonl")
 
 
-def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str, rejects: str | None) -> Counts:
-    """Reads, translates and writes one stream of lines; the arguments are those of `translate_files`, checked."""
+def _rejects_file(rejects: str | None, inputs: Sequence[str], output: str) -> str:
     if rejects is None:
         rejects = "rejects.jsonl" if output == "-" else f"{output}.rejects.jsonl"
+    place = as_path(rejects).resolve()
+    if any(name != "-" and as_path(name).resolve() == place for name in inputs):
+        raise PadirError(f"translate.rejects: {rejects} is an input, which would be lost; give --rejects=FILE")
+    return rejects
+
+
+def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str, rejects: str) -> Counts:
+    """Reads, translates and writes one stream of lines; the arguments are those of `translate_files`, checked."""
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(writing(output))
         reject = stack.enter_context(Rejects(rejects))

@@ -157,7 +157,7 @@ class Server:
         # Whatever becomes of it has then been looked at, also where nobody waits for it any more.
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())
         leaving = asyncio.ensure_future(_left(request))
-        reason = "deadline"
+        reason = "failed"  # If one of the items fails, the others are not decoded.
         try:
             await asyncio.wait(
                 {answered, leaving},
@@ -173,6 +173,7 @@ class Server:
             if leaving.done():
                 reason = "client"
                 return Response(status_code=_CLIENT_LEFT)
+            reason = "deadline"
             raise RequestRefused(503, f"took longer than {self._deadline(request) - request.state.began:g} s")
         finally:
             leaving.cancel()

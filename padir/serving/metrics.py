@@ -85,7 +85,8 @@ class Metrics:
     Attributes:
       requests: answered requests by path and status.
       texts: translated texts by model.
-      dropped: texts that left the queue undecoded by reason: 'client' left, or 'deadline' passed.
+      dropped: texts that left the queue undecoded by reason: 'client' left, 'deadline' passed, or
+        another text of the same request 'failed'.
       batch_size: texts in a batch, without padding.
       request_seconds: from the first byte of a translation request to its answer.
       queue_seconds: from the arrival of a text to the start of its batch.

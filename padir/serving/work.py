@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,7 +107,9 @@ class Work:
         return told
 
     def _alternatives(self, translation: Translation) -> list[str]:
-        others = dict.fromkeys(text for text, _ in translation.hypotheses if text != translation.text)
+        # A beam that found fewer outputs is filled up with empty ones, whose score is -inf.
+        found = [text for text, score in translation.hypotheses if score > -math.inf]
+        others = dict.fromkeys(text for text in found if text != translation.text)
         return list(others)[: self._query.alternatives]
 
     def steps(self, answers: Sequence[Answer]) -> list[int]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import snippets
 
 import gin as gin_config
 from padir.cli import config, gin_files
+from padir.cli.commands import COMMANDS
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.backtracking import Backtracking
@@ -168,7 +170,6 @@ def test_every_wmt_run_is_one_of_them():
 def test_a_decode_file_is_what_its_name_says(name):
     config.parse([name], [])
     decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
-    assert gin_config.query_parameter("evaluate.decode").scoped_configurable_fn() == decode
     kind, number = re.fullmatch(r"decode/(.+?)_?(\d*)\.gin", name).groups()
     once = {"num_steps": 10, "rewrite_only_remasked": True, "drop_repeats": False}
     adaptive = Refinement(**once, remask=RemaskBelowThreshold(0.8))
@@ -215,6 +216,23 @@ def test_a_decode_file_is_what_its_name_says(name):
         ),
     }
     assert decode == expected[kind]()
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_a_decode_file_holds_for_every_command_that_decodes(name):
+    """None of them runs with its default, without a word, where a file was given."""
+    config.parse([name], [])
+    decode = gin_config.query_parameter("translate.decode").scoped_configurable_fn()
+    decoding = [
+        command.configurable
+        for command in COMMANDS.values()
+        if "decode" in inspect.signature(command.function()).parameters
+    ]
+    assert len(decoding) == 7
+    if not isinstance(decode, Refinement):
+        decoding.remove("analyze_attention")  # It analyses nothing else.
+    found = [gin_config.query_parameter(f"{each}.decode").scoped_configurable_fn() for each in decoding]
+    assert found == [decode] * len(decoding)
 
 
 @pytest.mark.parametrize("extra, count", [([], 66_997_760), (["models/autoregressive.gin"], 60_506_624)])

@@ -63,6 +63,17 @@ def test_standard_input_is_answered_when_it_pauses(pipe):
     assert [line.raw for chunk in chunks for line in chunk] == [b"8", b"9"]
 
 
+def test_of_a_long_line_on_standard_input_no_more_is_held_than_is_needed(pipe, monkeypatch):
+    monkeypatch.setattr(line_files, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(line_files, "_READ_BYTES", 4)
+    os.write(pipe, b"x" * 100 + b"\nshort\n" + b"y" * 50)
+    os.close(pipe)
+    *raw, last = [line for line in line_files._arriving(0) if line is not None]
+    assert raw[1] == b"short" and last == b"y" * 11
+    # What was held, and one block.
+    assert set(raw[0]) == set(b"x") and 11 <= len(raw[0]) <= 15
+
+
 def test_the_number_of_lines(files, tmp_path):
     assert count_lines(files) == 5
     assert count_lines(files[:1]) == 3

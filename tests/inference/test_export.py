@@ -91,6 +91,22 @@ def test_a_process_without_padir_translates_the_same(exported):
     assert len(set(expected)) > 2
 
 
+def test_only_line_ends_divide_the_texts_of_the_loader(exported):
+    """Of other separators Unicode has several, which come out as the space that the vocabulary makes of them."""
+    translator, folder = exported
+    given = ["no 1\u2028is here", "no 2 is here now"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
+    done = subprocess.run(
+        [sys.executable, "-P", folder / "load_program.py"],
+        input="\r\n".join([*given, ""]).encode(),
+        capture_output=True,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [translation.text for translation in translator.translate(given, REFINEMENT, batch_size=4)]
+    assert done.stdout.decode().split("\n") == [*expected, ""]
+
+
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
     "kind, decode, compute_type",

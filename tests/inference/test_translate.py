@@ -331,6 +331,21 @@ def test_files_to_jsonl(tiny, files, tmp_path, translations):
     assert len(rejects.read_text().splitlines()) == 3
 
 
+def test_jsonl_has_every_hypothesis(translator, tiny, files, texts, tmp_path):
+    output, decode = tmp_path / "out.jsonl", Refinement(num_steps=2, num_hypotheses=3, target_buckets=())
+    options = {"output_format": "jsonl", "decode": decode, "batch_size": 8}
+    translate_files(run_dir=str(tiny.padir), inputs=files[1:], output=str(output), **options)
+    records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    found = [tuple(each["text"] for each in record["hypotheses"]) for record in records]
+    assert found == [
+        tuple(text for text, _ in translation.hypotheses)
+        for translation in translator.translate(texts[2:20], decode, batch_size=8)
+    ]
+    assert {len(every) for every in found} == {3}
+    for record in records:
+        assert record["hypotheses"][0] == {"text": record["text"], "score": record["score"]}
+
+
 def test_without_rejects_there_is_no_rejects_file(tiny, files, tmp_path, capfd):
     output = tmp_path / "out.txt"
     stale = tmp_path / "out.txt.rejects.jsonl"
@@ -354,6 +369,28 @@ def test_nothing_but_rejects(tiny, tmp_path):
         translate_files(run_dir=str(tiny.padir), inputs=[str(tmp_path / "in")], output=str(tmp_path / "out"))
     assert (tmp_path / "out").read_bytes() == b"\n\n"
     assert len((tmp_path / "out.rejects.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_a_text_without_a_score_is_still_json(stand_in, tmp_path):
+    """Where a constraint leaves no room for a translation, its score is -inf, which JSON cannot say."""
+    (tmp_path / "in").write_text("no 1\n")
+    decode_ids = stand_in.decode_ids
+    stand_in.decode_ids = lambda *given: dataclasses.replace(decode_ids(*given), scores=np.array([[-np.inf]]))
+    output = tmp_path / "out.jsonl"
+    translate_files(run_dir="any", inputs=[str(tmp_path / "in")], output=str(output), output_format="jsonl")
+    (line,) = output.read_text(encoding="utf-8").splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["score"] is None
+
+
+@pytest.mark.parametrize("rejects", [None, "out.txt.rejects.jsonl", "folder/../out.txt.rejects.jsonl"])
+def test_rejects_do_not_replace_an_input(stand_in, tmp_path, monkeypatch, rejects):
+    monkeypatch.chdir(tmp_path)
+    inputs = tmp_path / "out.txt.rejects.jsonl"
+    inputs.write_text('{"text": "no 1"}\n')
+    given = {"run_dir": "any", "input_format": "jsonl", "output": "out.txt", "rejects": rejects}
+    with pytest.raises(PadirError, match=r"out\.txt\.rejects\.jsonl is an input, which would be lost; give --rejects="):
+        translate_files(**given, inputs=[str(inputs)])
+    assert inputs.exists() and not (tmp_path / "out.txt").exists()
 
 
 def test_bad_arguments(tiny, tmp_path, files):

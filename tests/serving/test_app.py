@@ -7,6 +7,7 @@ import re
 import threading
 import time
 
+import numpy as np
 import pytest
 from asgi_client import call, serving
 from stand_in import LONGEST_SOURCE, StandIn, sentence, train_vocabulary, translated
@@ -220,6 +221,46 @@ def test_the_time_limit(make):
 
     answer, _ = run(server, test)
     assert answer == (503, {"error": "took longer than 0.2 s"})
+
+
+def test_texts_beside_one_that_fails_are_not_decoded(make):
+    server = make(seconds=0.02)
+    translator = server.models["one"].translator
+    decode_ids, bad = translator.decode_ids, translator.tokenize("no 17")
+
+    def fails(sources, *others):
+        if bad in [list(ids) for ids in sources]:
+            raise ZeroDivisionError
+        return decode_ids(sources, *others)
+
+    translator.decode_ids = fails
+    status, _ = run(server, lambda ask: ask("/translate", q=[f"no {number}" for number in range(10, 70)]))
+    # Batches hold 16. Those of the first are tried alone; the others still wait when one of these fails.
+    assert status == 500 and sum(map(len, translator.batches)) == 15
+    assert server.metrics.dropped.value("failed") == 60 - 16
+    assert server.metrics.dropped.value("deadline") == 0
+
+
+def test_what_a_beam_did_not_find_is_no_alternative(make):
+    server = make()
+    translator = server.models["one"].translator
+    decode_ids = translator.decode_ids
+
+    def with_two_more(*given):
+        found = decode_ids(*given)
+        other = np.where(np.arange(found.tokens.shape[2]) < 2, found.tokens, 0)
+        scores = np.concatenate([found.scores, found.scores - 1, np.full_like(found.scores, -np.inf)], axis=1)
+        return dataclasses.replace(
+            found,
+            tokens=np.concatenate([found.tokens, other, np.zeros_like(other)], axis=1),
+            scores=scores,
+            predicted_lengths=np.repeat(found.predicted_lengths, 3, axis=1),
+            steps_run=np.repeat(found.steps_run, 3, axis=1),
+        )
+
+    translator.decode_ids = with_two_more
+    _, body = run(server, lambda ask: ask("/translate", q="no 1 is here", alternatives=2))
+    assert body["translatedText"] == "here is 1 no" and body["alternatives"] == ["here"]
 
 
 def test_a_defect_is_500_without_details(make, caplog):
