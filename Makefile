@@ -16,12 +16,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test docs figures quality benchmark check-data lint wheel clean
+.PHONY: help install demo test docs figures quality benchmark check-data lint wheel clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [VARIABLE=VALUE ...]"; echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; echo "variables: PYTHON, DEMO_DIR, DATA, PRESET=cpu|gpu, REVERSE=1, ACCELERATOR=cuda|cuda13|tpu, ARGS, JOBS"
+
+install: $(INSTALLED) ## make .venv with everything that padir needs (ACCELERATOR for a GPU or TPU)
 
 demo: $(INSTALLED) ## teacher, distillation, student, comparison on the embedded language pair (DEMO_DIR)
 	.venv/bin/padir demo --output_dir "$(DEMO_DIR)"

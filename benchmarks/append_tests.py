@@ -1,6 +1,6 @@
 """Test cases for a function that appends, by a pretrained code model under a verifier (thesis, section 3.2.2).
 
-For whoever has the model; it needs `pip install 'padir[transformers]'`, and for a model of 7 billion parameters a GPU:
+For whoever has the model; it needs `pip install '.[transformers]'`, and for a model of 7 billion parameters a GPU:
 
     python benchmarks/append_tests.py examples --model=codellama/CodeLlama-7b-hf --layer=27 --output=layer_27.npz
     padir verifier --features=layer_27.npz --layer=27 --threshold=0.1 --output_dir=verifier_27

@@ -100,6 +100,7 @@ def card(
     on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
     checkpoint = _checkpoint(model)
+    default, better = ("tries one length", "lengths_5") if not recipe.autoregressive else ("is greedy", "ar_beam5")
     ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"
     chosen = {
         "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
@@ -113,6 +114,8 @@ def card(
 pip install ./pretrained   # or run this in a clone
 echo "…" | padir translate --run_dir={name}
 ```
+
+Decoding {default} by default. The figures below are those of `--gin_file=decode/{better}.gin`.
 {ranked if len(scores) > 1 else ""}
 ## Quality
 

@@ -39,3 +39,8 @@ class Preempted(Exception):
 
 # EX_TEMPFAIL of sysexits.h: try again later.
 PREEMPTED_STATUS = 75
+
+
+def how_to_install(extra: str) -> str:
+    """What a message says of an extra that is missing. (padir is on no index, so that a name would find another's.)"""
+    return f"pip install '.[{extra}]' in a clone of padir"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from padir.errors import PadirError
+from padir.errors import PadirError, how_to_install
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Compiler:
     @property
     def install(self) -> str:
         """How to get it."""
-        return f"install it with `pip install 'padir[{self.extra}]'`, or in a checkout with `make test`"
+        return f"{how_to_install(self.extra)}, or make install there"
 
 
 _TPU = _Compiler("libtpu, the compiler for TPUs", ("libtpu",), "tpu", Path(sys.prefix) / "libtpu")

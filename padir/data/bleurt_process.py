@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from padir.data.bleurt_inputs import BleurtCheckpoint
-from padir.errors import PadirError
+from padir.errors import PadirError, how_to_install
 from padir.runtime.child_process import call_in_process, serve
 
 
@@ -53,7 +53,7 @@ def _call(**request) -> list[float]:
 
 
 def _needs(module: str) -> PadirError:
-    return PadirError(f"BLEURT needs {module}, which is not installed: pip install 'padir[data]'")
+    return PadirError(f"BLEURT needs {module}, which is not installed: {how_to_install('data')}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from padir.data.manifest import Manifest, PrepareSettings, TaskConfig
 from padir.data.vocabulary import Vocabulary
-from padir.errors import PadirError
+from padir.errors import PadirError, how_to_install
 from padir.runtime.child_process import call_in_process, serve
 
 
@@ -76,7 +76,7 @@ def _call(function: str, task: dict[str, Any], output: str, settings: dict[str, 
         from padir.data import prepare
     except ModuleNotFoundError as error:
         raise PadirError(
-            f"preparing data needs {error.name}, which is not installed: pip install 'padir[data]'"
+            f"preparing data needs {error.name}, which is not installed: {how_to_install('data')}"
         ) from error
     getattr(prepare, function)(TaskConfig(**task), output, PrepareSettings(**settings))
 

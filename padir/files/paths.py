@@ -16,7 +16,7 @@ import os
 import re
 from pathlib import Path
 
-from padir.errors import PadirError
+from padir.errors import PadirError, how_to_install
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 
@@ -43,7 +43,7 @@ def as_path(path: str | os.PathLike) -> Path:
     try:
         from padir.files.buckets import BucketPath
     except ImportError as error:
-        raise PadirError(f"{text}: needs the extra padir[gcs]: pip install 'padir[gcs]' ({error})") from error
+        raise PadirError(f"{text}: needs {how_to_install('gcs')} ({error})") from error
     return BucketPath(text)
 
 

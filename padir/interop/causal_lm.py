@@ -1,6 +1,6 @@
 """A causal language model of Hugging Face's Transformers, as the samplers in plain Python read it (`stepwise`).
 
-Transformers and PyTorch are no requirements of padir: `pip install "padir[transformers]"` brings them. They are
+Transformers and PyTorch are no requirements of padir: the extra padir[transformers] brings them. They are
 imported when a model is loaded.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from padir.decoding.stepwise import Start
-from padir.errors import PadirError
+from padir.errors import PadirError, how_to_install
 
 
 @dataclass
@@ -180,5 +180,5 @@ def _imported(name: str) -> Any:
         return __import__(name)
     except ImportError as error:
         raise PadirError(
-            f"{name} is not installed, which models of Transformers need: pip install 'padir[transformers]'"
+            f"{name} is not installed, which models of Transformers need: {how_to_install('transformers')}"
         ) from error

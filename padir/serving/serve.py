@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from padir.decoding.refinement import Refinement
-from padir.errors import PadirError
+from padir.errors import PadirError, how_to_install
 from padir.files.paths import as_path
 from padir.inference.translator import Translator, load
 from padir.models.kinds import DecodeConfig
@@ -75,7 +75,7 @@ def serve(
       PadirError: a model cannot be opened, an option is wrong, or the extra padir[serve] is not installed.
     """
     if missing := [name for name in _NEEDS if importlib.util.find_spec(name) is None]:
-        raise PadirError(f"serve: needs {' and '.join(missing)}; pip install 'padir[serve]'")
+        raise PadirError(f"serve: needs {' and '.join(missing)}; {how_to_install('serve')}")
     # Only here, so that other commands need neither starlette nor uvicorn.
     from padir.serving.app import Server
     from padir.serving.listen import listen

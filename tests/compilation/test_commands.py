@@ -162,8 +162,11 @@ def test_bad_input_gets_one_line():
 @pytest.mark.parametrize(
     ("platform", "message"),
     [
-        ("tpu", r"needs libtpu, the compiler for TPUs; install it with `pip install 'padir\[tpu\]'`, or in a checkout"),
-        ("gpu", r"needs jax-cuda12-pjrt, the compiler for NVIDIA GPUs; install it with `pip install 'padir\[cuda\]'`"),
+        (
+            "tpu",
+            r"needs libtpu, the compiler for TPUs; pip install '\.\[tpu\]' in a clone of padir, or make install there",
+        ),
+        ("gpu", r"needs jax-cuda12-pjrt, the compiler for NVIDIA GPUs; pip install '\.\[cuda\]' in a clone of padir"),
         (None, r"needs libtpu.*; or jax-cuda12-pjrt"),
     ],
 )

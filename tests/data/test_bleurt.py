@@ -151,6 +151,6 @@ def test_a_missing_extra_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError('none', name='tensorflow')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
-        PadirError, match=r"BLEURT needs tensorflow, which is not installed: pip install 'padir\[data\]'"
+        PadirError, match=r"BLEURT needs tensorflow, which is not installed: pip install '\.\[data\]' in a clone"
     ):
         bleurt_scores(tmp_path, ["a"], ["b"])

@@ -64,7 +64,7 @@ def test_a_missing_extra_says_what_to_install(task, tmp_path, monkeypatch):
     shadow.mkdir()
     (shadow / "seqio.py").write_text("raise ModuleNotFoundError(\"No module named 'seqio'\", name='seqio')\n")
     monkeypatch.syspath_prepend(str(shadow))
-    message = r"preparing data needs seqio, which is not installed: pip install 'padir\[data\]'"
+    message = r"preparing data needs seqio, which is not installed: pip install '\.\[data\]' in a clone"
     with pytest.raises(PadirError, match=message):
         prepare_in_process(task, tmp_path / "out", PrepareSettings(num_pieces=8))
 

@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused(monkeypatch):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(PadirError, match=r"transformers is not installed.*pip install 'padir\[transformers\]'"):
+    with pytest.raises(PadirError, match=r"transformers is not installed.*pip install '\.\[transformers\]' in a clone"):
         CausalLM.load("somewhere")
 
 

@@ -25,7 +25,7 @@ FLAGS = [
 def browser(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium, or name another one in PADIR_CHROMIUM")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'padir[dev]'")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch_persistent_context(
             str(tmp_path_factory.mktemp("profile")),

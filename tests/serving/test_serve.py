@@ -80,7 +80,7 @@ def test_mistakes(tmp_path, options, message):
 
 def test_without_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(serving, "_NEEDS", ("starlette", "no_such_server"))
-    with pytest.raises(PadirError, match=r"needs no_such_server; pip install 'padir\[serve\]'"):
+    with pytest.raises(PadirError, match=r"needs no_such_server; pip install '\.\[serve\]' in a clone"):
         serve(run_dir=str(tmp_path))
 
 
