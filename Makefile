@@ -61,7 +61,7 @@ figures: $(INSTALLED) ## write README.md and docs/results from their templates a
 
 # Before anything is installed.
 check-data:
-	@test -n "$(DATA)" || { echo "error: name the data folder: make quality DATA=../shared/data/tatoeba_de_en PRESET=cpu" >&2; exit 2; }
+	@test -n "$(DATA)" || { echo "error: name the data folder: make quality DATA=FOLDER PRESET=cpu, where FOLDER has {train,valid}.{de,en}.gz" >&2; exit 2; }
 	@case "$(PRESET)" in cpu|gpu) ;; *) echo "error: PRESET=$(PRESET) is neither cpu nor gpu" >&2; exit 2;; esac
 	@test -d "$(DATA)" || { echo "error: DATA=$(DATA) is not a folder" >&2; exit 2; }
 

@@ -1,6 +1,10 @@
 # shellcheck shell=bash disable=SC2034 # the launchers read the variables set here
 # Shared by the launchers: parses [--dry-run] [N] GIN_FILE RUN_DIR [-- ARGUMENT ...], and quotes words for a shell.
 set -euo pipefail
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || {
+  echo "$0: needs bash 4.4 or newer, this is $BASH_VERSION; on macOS: brew install bash" >&2
+  exit 2
+}
 
 usage() { # [MESSAGE]: prints it and the comment at the top of the launcher, and exits with status 2
   [[ $# -eq 0 ]] || echo "$0: $1" >&2
@@ -43,5 +47,7 @@ fi
 (($# == 0)) || shift
 subcommand=${SUBCOMMAND:-train}
 [[ $subcommand =~ ^(train|translate|distill)$ ]] || usage "SUBCOMMAND=$subcommand must be train, translate or distill"
+# Without shards each process would translate everything, into the same file.
+[[ $subcommand != translate || " $*" == *" --shards"[=\ ]* ]] || usage "SUBCOMMAND=translate needs --shards=N after --"
 gin_file=${words[${#words[@]} - 2]} run_dir=${words[${#words[@]} - 1]}
 command=("${PADIR:-padir}" "$subcommand" "--gin_file=$gin_file" "--run_dir=$run_dir" "$@")

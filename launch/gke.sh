@@ -8,12 +8,12 @@
 # arguments (status 2), the job ends, and the log has the error message. Before you give the command again, delete the
 # old JobSet: kubectl delete jobset NAME.
 # To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
-# arguments of that command (such as --inputs, --output and --shards) follow --.
+# arguments of that command (such as --inputs, --output and --shards, which translate needs) follow --.
 # Variables: JOBSET (its name), IMAGE (a container image with padir), ACCELERATOR and TOPOLOGY (labels of the slices'
 #   node pools), CHIPS (per host; default 4), SLICES (their number; default 1), RESTARTS (at most; default 100),
-#   SERVICE_ACCOUNT (the Kubernetes service account by which pods use the bucket; default that of the namespace), CLAIM
-#   (a ReadWriteMany volume claim, unless the job writes to a gs:// address), MOUNT (where the volume is mounted; default
-#   /runs), PADIR (the command; default padir).
+#   SERVICE_ACCOUNT (the Kubernetes service account by which pods use the bucket; by default they use it as the node pool
+#   does), CLAIM (a ReadWriteMany volume claim, unless the job writes to a gs:// address), MOUNT (where the volume is
+#   mounted; default /runs), PADIR (the command; default padir).
 
 # shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -39,10 +39,14 @@ chips=$((${TOPOLOGY//x/ * })) per_host=${CHIPS:-4}
 hosts=$((chips / per_host))
 
 # Lines of the manifest that only some jobs have.
-account='' mount='' volume=''
+mount='' volume=''
 if [[ -n ${SERVICE_ACCOUNT-} ]]; then
-  account="
-              serviceAccountName: '$SERVICE_ACCOUNT'"
+  # GKE gives a service account's rights (Workload Identity) only to pods that have a network of their own.
+  identity="serviceAccountName: '$SERVICE_ACCOUNT'"
+else
+  # The network of the host is the faster one between slices.
+  identity='hostNetwork: true
+              dnsPolicy: ClusterFirstWithHostNet'
 fi
 if [[ -n ${CLAIM-} ]]; then
   mount="
@@ -89,11 +93,10 @@ spec:
                   values: [2]
           template:
             spec:
-              restartPolicy: Never$account
+              restartPolicy: Never
+              $identity
               # Time to save a checkpoint after SIGTERM.
               terminationGracePeriodSeconds: 120
-              hostNetwork: true
-              dnsPolicy: ClusterFirstWithHostNet
               nodeSelector:
                 cloud.google.com/gke-tpu-accelerator: $ACCELERATOR
                 cloud.google.com/gke-tpu-topology: $TOPOLOGY

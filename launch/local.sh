@@ -6,7 +6,7 @@
 # When a process fails, the others are killed after five seconds. SIGTERM and SIGINT stop all processes: they save a
 # checkpoint and exit with status 75.
 # To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
-# arguments of that command (such as --inputs, --output and --shards) follow --.
+# arguments of that command (such as --inputs, --output and --shards, which translate needs) follow --.
 # Variables: PADIR (the command; default padir), PORT (on which process 0 listens; default 8476).
 expected_words=3
 # shellcheck source=launch/common.sh

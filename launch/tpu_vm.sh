@@ -10,7 +10,7 @@
 # each host. --stop makes the job save a checkpoint and end. A host that still runs a job of the same user refuses a
 # second one. A job that failed or was preempted is not restarted: give the same command again to resume it.
 # To translate or distil instead, set SUBCOMMAND=translate or SUBCOMMAND=distill. RUN_DIR is then the model, and the
-# arguments of that command (such as --inputs, --output and --shards) follow --.
+# arguments of that command (such as --inputs, --output and --shards, which translate needs) follow --.
 # Variables: TPU_NAME (a slice) or QUEUED_RESOURCE (one or more slices), ZONE, PADIR (the command; default padir).
 
 can_stop=yes

@@ -14,7 +14,7 @@ import jax
 Array = jax.Array
 PyTree = Any
 
-# Token ids that every vocabulary starts with (T5 convention; DESIGN section 2).
+# Token ids that every vocabulary starts with (T5 convention; docs/concepts/data_contract.md).
 PAD_ID = 0
 EOS_ID = 1
 UNK_ID = 2
@@ -44,7 +44,7 @@ class RowShare(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Where the reserved ids of a vocabulary sit (DESIGN section 2).
+    """Where the reserved ids of a vocabulary sit (docs/concepts/data_contract.md).
 
     Attributes:
       num_pieces: SentencePiece pieces, ids [0, num_pieces); what a model may write is among them.

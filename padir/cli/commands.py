@@ -85,7 +85,8 @@ def _translations(given: dict[str, Any]) -> str | None:
 
 _ESTIMATED = (
     "Nothing is run. For TPUs, all figures are estimated by XLA's compiler; for GPUs, no time is estimated. Needs the "
-    "extra padir[tpu] or padir[cuda]. The exit status is 1 if a program does not fit into memory."
+    "extra tpu or cuda (pip install '.[tpu]' in a clone of padir). The exit status is 1 if a program does not fit into "
+    "memory."
 )
 
 _ALL = (
@@ -162,8 +163,9 @@ _ALL = (
         "answer requests for translations over HTTP, and show in a browser how a text is refined",
         "padir serve --run_dir=tatoeba_de_en_padir",
         note=(
-            "Needs the extra padir[serve]. It listens on http://127.0.0.1:8000 unless told otherwise. SIGTERM or "
-            "Ctrl-C ends it when what is in flight is answered. The configuration is not saved."
+            "Needs the extra serve: pip install '.[serve]' in a clone of padir. It listens on http://127.0.0.1:8000 "
+            "unless told otherwise. SIGTERM or Ctrl-C ends it when what is in flight is answered. The configuration is "
+            "not saved."
         ),
     ),
     Command(

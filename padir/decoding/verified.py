@@ -45,7 +45,7 @@ class Verified(TargetRoom):
     Attributes:
       max_length_ratio, max_length_offset: see `TargetRoom`; as for greedy decoding by the verifier.
       num_hypotheses: drafts of the first round, unless lengths are given; they have the likeliest lengths. The verifier
-        reads all of them, and the one goes on of which it accepts most.
+        reads all of them, and the one of which it accepts the most tokens goes on.
       length_beam: drafts of every later round; their lengths lie around that of the draft that went on.
       draft_steps: decoder passes of the drafter in the first round.
       redraft_steps: decoder passes of the drafter in every later round.

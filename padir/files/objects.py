@@ -116,7 +116,7 @@ def explained(uri: object, error: Exception) -> PadirError:
     if isinstance(error, PadirError):
         return type(error)(f"{uri}: {said}")
     if isinstance(error, google.auth.exceptions.TransportError) or getattr(error, "retryable", False):
-        return StorageError(f"{uri}: what gives this machine its credentials did not answer ({said})")
+        return StorageError(f"{uri}: the service that gives this machine its credentials did not answer ({said})")
     if type(error).__module__.startswith("google.auth.") or code == 401:
         return refusals.no_credentials(uri, said)
     if code == 403 or (isinstance(error, OSError) and said.startswith("Forbidden")):

@@ -28,7 +28,7 @@ def no_permission(path: object, said: str) -> PadirError:
 
 def no_answer(path: object, said: str) -> StorageError:
     """The storage is busy, or cannot be reached."""
-    return StorageError(f"{path}: the storage did not answer, tried several times ({said})")
+    return StorageError(f"{path}: the storage did not answer after several tries ({said})")
 
 
 def of_status(path: object, error: Exception) -> PadirError | None:

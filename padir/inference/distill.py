@@ -155,7 +155,7 @@ def distill(
       translations: a text file, plain or .gz, with translations made elsewhere. Line n translates example n of the
         split.
       split: the split to translate.
-      decode: the decode configuration. By default an autoregressive teacher uses beam search with 5 hypotheses, and a
+      decode: the decode configuration. By default an autoregressive teacher uses beam search with a beam of 5, and a
         parallel teacher its default.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       filters: which translations are left out.

@@ -56,7 +56,7 @@ class DecodingParams:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the losses (DESIGN section 4).
+    """Weights of the losses (docs/concepts/method.md).
 
     Attributes:
       label_smoothing, z_loss: of the token losses; see `losses.cross_entropy`.

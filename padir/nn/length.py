@@ -1,4 +1,4 @@
-"""Length prediction: how long the target will be, from the source alone (DESIGN section 3).
+"""Length prediction: how long the target will be, from the source alone (docs/concepts/method.md).
 
 A predictor maps (encoder output, source tokens) to a logit for every length, so that the likeliest lengths
 can be ranked whatever predicted them. Affine and fertility predictors estimate one number; a length's logit is

@@ -1,4 +1,4 @@
-"""One T5-style encoder-decoder, causal or parallel (DESIGN section 3).
+"""One T5-style encoder-decoder, causal or parallel (docs/concepts/method.md).
 
 The decoder is split by how often a thing must be computed. A `DecodePlan` holds what depends only
 on the source and the target lengths (cross-attention keys and values, biases, positional-attention

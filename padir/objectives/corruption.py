@@ -1,4 +1,4 @@
-"""Training noise, drawn on device inside the step (paper section 4.2.2.2, DESIGN section 4).
+"""Training noise, drawn on device inside the step (paper section 4.2.2.2).
 
 All random numbers are drawn for a whole batch before anything is computed from them, so that splitting the batch
 into micro-batches or over devices changes nothing.

@@ -117,7 +117,7 @@ def test_a_storage_that_does_not_answer_has_status_74(run, emulator, capsys, qui
     for fault in (503, 429, "drop"):
         with emulator.faults.happen(lambda request, fault=fault: fault):
             status, line = said(capsys, "checkpoint", run)
-        assert status == 74 and "the storage did not answer, tried several times" in line
+        assert status == 74 and "the storage did not answer after several tries" in line
     assert main(["checkpoint", run]) == 0
 
 

@@ -239,7 +239,7 @@ def test_a_storage_that_does_not_come_back(bucket, emulator, quick_retries):
         path.write_bytes(b"after")
     assert caught.value.status == 74
     assert str(caught.value) == (
-        f"{bucket}/a: the storage did not answer, tried several times (status 503 on demand, 503)"
+        f"{bucket}/a: the storage did not answer after several tries (status 503 on demand, 503)"
     )
     assert len(requests) == 6 and path.read_bytes() == b"before"
     with emulator.faults.happen(lambda request: "drop"), pytest.raises(StorageError, match="did not answer"):

@@ -202,7 +202,7 @@ def test_a_storage_that_does_not_come_back(stand_in, corpus, bucket, emulator, q
     with emulator.faults.happen(fails):
         assert run_command(corpus, output) == 74
     said = capfd.readouterr().err.splitlines()
-    assert said[-1].endswith("the storage did not answer, tried several times (status 503 on demand, 503)")
+    assert said[-1].endswith("the storage did not answer after several tries (status 503 on demand, 503)")
     there = {path.name: path.described().generation for path in output.glob("shard-*")}
     assert len(there) == 3
     assert run_command(corpus, output) == 0

@@ -133,6 +133,10 @@ def test_batch_inference_is_launched_likewise(name, launch):
     assert (translate.returncode, translate.stderr) == (0, "")
     assert "--shards=8" in translate.stdout and "train" in train.stdout
     assert translate.stdout == re.sub(r"\btrain\b", "translate", train.stdout)
+    # Without shards each process would write everything.
+    for rest in (given[:-1], [*given[:-1], "--gin.x='--shards'"]):
+        alone = launch(name, "--dry-run", *rest, **PLATFORMS.get(name, {}), SUBCOMMAND="translate")
+        assert alone.returncode == 2 and "SUBCOMMAND=translate needs --shards=N after --" in alone.stderr
     other = launch(name, "--dry-run", *given, **PLATFORMS.get(name, {}), SUBCOMMAND="prepare")
     assert other.returncode == 2 and "SUBCOMMAND=prepare must be train, translate or distill" in other.stderr
 
@@ -214,7 +218,7 @@ def test_slurm_gives_every_gpu_a_process_and_goes_on_after_its_limit(status, req
     *options, script = recorded()["arguments"]
     assert {"--nodes=4", "--ntasks-per-node=8", "--gpus-per-node=8", "--requeue", "--signal=TERM@120"} <= set(options)
     # JAX picks a task's GPU by the task's number on the node, so each task must see all of them.
-    assert not [option for option in options if "per-task" in option]
+    assert [option for option in options if "per-task" in option] == ["--cpus-per-task=8"]
     for name, ends in (("srun", f"exit {status}"), ("scontrol", ":")):
         tool = tmp_path / "tools" / name
         tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/{name}\n{ends}\n')
@@ -222,7 +226,12 @@ def test_slurm_gives_every_gpu_a_process_and_goes_on_after_its_limit(status, req
     environment = {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
     done = subprocess.run(["/bin/sh", "-c", script.removeprefix("--wrap=")], env=environment, timeout=60)
     assert done.returncode == status
-    assert (tmp_path / "srun").read_text().splitlines() == ["--kill-on-bad-exit=0", "--wait=120", *PADIR]
+    assert (tmp_path / "srun").read_text().splitlines() == [
+        "--kill-on-bad-exit=0",
+        "--wait=120",
+        "--cpus-per-task=8",
+        *PADIR,
+    ]
     assert (tmp_path / "scontrol").exists() == requeued
     if requeued:
         assert (tmp_path / "scontrol").read_text().split() == ["requeue", "42"]
@@ -258,6 +267,7 @@ def test_jobset(launch):
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
     assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
     assert pod["volumes"] == [{"name": "runs", "persistentVolumeClaim": {"claimName": "c"}}]
+    assert pod["hostNetwork"] is True and pod["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -278,7 +288,8 @@ def test_a_job_in_a_bucket_needs_no_volume(launch):
     (container,) = pod["containers"]
     assert container["command"][-2:] == ["--run_dir=gs://my-bucket/ar", "--data_dir=gs://my-bucket/data"]
     assert "volumes" not in pod and "volumeMounts" not in container
-    assert pod["serviceAccountName"] == "trainer"
+    # GKE gives the account's rights to no pod on the network of its host.
+    assert pod["serviceAccountName"] == "trainer" and not {"hostNetwork", "dnsPolicy"} & set(pod)
     refused = launch("gke.sh", "--dry-run", "mine.gin", "/runs/ar", **variables)
     assert refused.returncode == 2 and "unless RUN_DIR is a gs:// address, set CLAIM" in refused.stderr
 
@@ -287,7 +298,7 @@ def test_a_job_in_a_bucket_needs_no_volume(launch):
 def test_of_another_job_the_output_must_be_in_a_bucket(launch, subcommand, option):
     """The model may be one that comes with padir."""
     variables = {name: value for name, value in PLATFORMS["gke.sh"].items() if name != "CLAIM"}
-    words = ["--dry-run", "mine.gin", "tatoeba_de_en_ar", "--"]
+    words = ["--dry-run", "mine.gin", "tatoeba_de_en_ar", "--", "--shards=8"]
     for there in ([f"{option}=gs://my-bucket/out"], [option, "gs://my-bucket/out"]):
         done = launch("gke.sh", *words, *there, SUBCOMMAND=subcommand, **variables)
         assert done.returncode == 0 and "gs://my-bucket/out" in done.stdout
