@@ -78,8 +78,8 @@ class Comparison:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each phase, in all sittings."""
-        return {path.name: float(path.read_text()) for path in sorted(self._clock.iterdir())}
+        """Of each phase, in all sittings. (What ends in .tmp is being written by another one.)"""
+        return {path.name: float(path.read_text()) for path in sorted(self._clock.iterdir()) if path.suffix != ".tmp"}
 
     @staticmethod
     def _claim(path: Path, settings: dict) -> None:

@@ -109,9 +109,8 @@ def attention(
     """
     _check_numbers(num_examples=(num_examples, 1), permutations=(permutations, 1), pictures=(pictures, 0))
     check_batch_size(batch_size)
-    decode = traced(decode)
     translator = _opened(run_dir, seed)
-    decode = translator.checked(decode)
+    decode = translator.checked(traced(decode))
     data = PreparedSet.open(data_dir)
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
@@ -182,7 +181,16 @@ def traced(decode: Refinement | None) -> Refinement:
         )
     if decode.t5x_compat:
         raise PadirError("analyze_attention.decode: Refinement.t5x_compat always drops repeats; set it to False")
-    return dataclasses.replace(decode, drop_repeats=False, return_trace=True, return_attentions=True)
+    return dataclasses.replace(
+        decode,
+        drop_repeats=False,
+        return_trace=True,
+        return_attentions=True,
+        # Shortcuts that have no trace.
+        likeliest_first=False,
+        compact_rows=False,
+        active_positions=None,
+    )
 
 
 def written(translator: Translator, examples: list[Example], decode: Refinement, batch_size: int) -> Iterator[Written]:

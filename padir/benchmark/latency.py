@@ -155,7 +155,8 @@ def latency(
     pictures.distributions(Path(f"{stem}_cdf.png"), {name: timing.samples for name, timing in timings.items()})
     longest = [max(request.target_length or len(request.source) for request in batch) for batch in batches]
     if len(set(longest)) > 1:
-        pictures.by_length(Path(f"{stem}_length.png"), np.array(longest), timings)
+        side = "target" if all(request.target_length for batch in batches for request in batch) else "source"
+        pictures.by_length(Path(f"{stem}_length.png"), np.array(longest), timings, side)
     if any("bleu" in system for system in result["systems"].values()):
         pictures.quality_against_latency(Path(f"{stem}_quality.png"), result["systems"])
     print(latency_table(result))

@@ -34,13 +34,14 @@ def distributions(path: Path, samples: Mapping[str, np.ndarray]) -> None:
     _save(figure, axes, path)
 
 
-def by_length(path: Path, lengths: np.ndarray, timings: Mapping[str, Timing]) -> None:
-    """Draws the median latency of each request against its target length.
+def by_length(path: Path, lengths: np.ndarray, timings: Mapping[str, Timing], side: str = "target") -> None:
+    """Draws the median latency of each request against its length.
 
     Args:
       path: the PNG file to write.
-      lengths: target length of each request, int [requests], in tokens.
+      lengths: length of each request, int [requests], in tokens.
       timings: the measured times of each system.
+      side: whose lengths they are, 'source' or 'target'.
     """
     figure, axes = _axes()
     for style, (name, timing) in zip(_styles(len(timings)), timings.items(), strict=True):
@@ -48,7 +49,7 @@ def by_length(path: Path, lengths: np.ndarray, timings: Mapping[str, Timing]) ->
         order = np.argsort(lengths, kind="stable")
         axes.plot(lengths[order], np.asarray(medians)[order], label=name, linewidth=1, **style)
     axes.set_yscale("log")
-    axes.set_xlabel("target tokens")
+    axes.set_xlabel(f"{side} tokens")
     axes.set_ylabel("median milliseconds per request")
     _save(figure, axes, path)
 

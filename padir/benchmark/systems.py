@@ -55,8 +55,8 @@ class System:
         if self.name is None:
             if self.model is None:
                 raise PadirError(f"System.name: give the system of {self.run_dir} a name")
-            # Token ids decide neither the kind of a model nor its layers.
-            model = self.model(TokenIds(1))
+            # Token ids decide neither the kind of a model nor its layers; some noise needs many of them.
+            model = self.model(TokenIds(32_000))
             decode = default_decode(model) if self.decode is None else self.decode
             object.__setattr__(self, "name", described(model, decode, self.compute_type))
         if self.compute_type != AUTO:

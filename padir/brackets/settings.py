@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from padir.brackets.language import DyckLanguage
+from padir.brackets.thesis import TEST_PREFIX
 from padir.brackets.training import BracketTraining
 from padir.brackets.transformer import BracketNetwork
 from padir.checks import whole
@@ -14,6 +15,9 @@ from padir.theory.settings import require_ascending, require_in
 
 EXACT = ("balance", "violation", "approximation")
 TRAINED = ("complete", "prefixes", "copying", "variation", "architectures")
+# Parts that look at attention on the thesis's test prefix, which begins with its deepest brackets.
+_ON_TEST_PREFIX = ("balance", "complete", "prefixes", "copying")
+_TEST_DEPTH = TEST_PREFIX.index("]")
 _COUNTS = (
     *("seeds", "uniform_seeds", "copying_seeds", "architecture_seeds", "test_rows", "long_rows"),
     *("enumerated", "long_prefixes", "models", "solutions", "violations", "prunings", "trials"),
@@ -124,6 +128,18 @@ class BracketsConfig:
             raise PadirError(f"BracketsConfig.parts: is empty; give some of {', '.join((*EXACT, *TRAINED))}")
         if self.language.types < 2 or self.language.depth < 2:
             raise PadirError("BracketsConfig.language: balance needs at least 2 types and depth 2")
+        if self.language.depth < _TEST_DEPTH and (parts := set(self.parts) & set(_ON_TEST_PREFIX)):
+            raise PadirError(
+                f"BracketsConfig.language: the thesis's test prefix has depth {_TEST_DEPTH}; use at least that, or "
+                f"leave out the parts that look at it: {', '.join(sorted(parts))}"
+            )
+        if self.architecture_seeds < 2:
+            raise PadirError("BracketsConfig.architecture_seeds: one run varies from nothing; use 2 or more")
+        if wrong := [row for row in self.architectures if not (2 <= row[0] <= 4 and row[2] >= 2)]:
+            raise PadirError(
+                f"BracketsConfig.architectures: {wrong[0]} is not (k, D, layers) with 2 to 4 types of brackets and at "
+                "least 2 layers"
+            )
         if not self.network.by_counts:
             raise PadirError(
                 "BracketsConfig.network: must have one layer behind a minimal first one, without positions; set "

@@ -57,7 +57,7 @@ class BracketTraining:
             whole(f"BracketTraining.{name}", getattr(self, name))
         for name in ("learning_rate", "contrastive", "decay"):
             finite(f"BracketTraining.{name}", getattr(self, name))
-        if self.decay > 1:
+        if not 0 <= self.decay <= 1:
             raise PadirError(f"BracketTraining.decay: {self.decay} is a share of the steps; use 0 to 1")
         if self.data == "complete" and self.longest % 2:
             raise PadirError(f"BracketTraining.longest: {self.longest} is odd, but complete words have even lengths")

@@ -62,6 +62,8 @@ class BracketNetwork:
                 raise PadirError(f"BracketNetwork.{name} = {getattr(self, name)!r}: must be one of {choices}")
         for name in ("layers", "width", "longest"):
             whole(f"BracketNetwork.{name}", getattr(self, name))
+        # A gin file may write it as a list.
+        object.__setattr__(self, "mlp", tuple(self.mlp))
         for hidden in self.mlp:
             whole("BracketNetwork.mlp", hidden)
         if not self.norm_floor >= 0.0:

@@ -109,7 +109,8 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
 
     Examples are shuffled and sorted by bucket, and the sequence is cut into batches of `batch_size`. A batch with
     examples of two buckets is padded to the larger one, so that the examples left over from one bucket are used with
-    the next. Only those left over at the end, fewer than `batch_size` of the longest examples, are dropped.
+    the next. As many as fill no batch, fewer than `batch_size`, are left out. They are drawn from all: if the end of
+    the sequence were cut off, the few longest examples of a small set would be in no epoch.
 
     Sort keys come directly from the Philox bit stream, which NumPy guarantees never to change. A run that is resumed
     with another version of NumPy therefore sees the same batches. `Generator.permutation` has no such guarantee.
@@ -127,9 +128,13 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
     num_batches = _num_batches(lengths, batch_size)
     assigned = buckets.assign(lengths)
     stream = np.random.Philox(np.random.SeedSequence([seed, epoch]))
+    noise = stream.random_raw(len(lengths)) >> np.uint64(16)
+    kept = np.arange(len(lengths))
+    if left_out := len(lengths) % batch_size:
+        kept = np.sort(np.argsort(noise, kind="stable")[left_out:])
     # The bucket is in the top bits and random bits follow: one sort groups by bucket and shuffles within buckets.
-    keys = (assigned.astype(np.uint64) << np.uint64(48)) | (stream.random_raw(len(lengths)) >> np.uint64(16))
-    rows = np.argsort(keys, kind="stable")[: num_batches * batch_size].astype(np.int32).reshape(num_batches, batch_size)
+    keys = (assigned[kept].astype(np.uint64) << np.uint64(48)) | noise[kept]
+    rows = kept[np.argsort(keys, kind="stable")].astype(np.int32).reshape(num_batches, batch_size)
     order = np.argsort(stream.random_raw(num_batches), kind="stable")
     bucket = assigned[rows[:, -1]].astype(np.int16)
     return Schedule(bucket[order], rows[order])

@@ -16,6 +16,7 @@ from padir.decoding.automaton import Automaton
 from padir.decoding.autoregressive import Autoregressive, StepFn
 from padir.decoding.beam import BeamSearch
 from padir.decoding.generation import PrefixStepFn
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import argmax, logsumexp
 from padir.decoding.state import Hypotheses
@@ -56,6 +57,17 @@ def check_refinement(config: Refinement) -> None:
     for name, (is_wrong, why) in wrong.items():
         if is_wrong:
             raise PadirError(f"Refinement.{name}: does not go with a constraint, {why}")
+
+
+def check_guided(config: Guided) -> None:
+    """Refuses the options of a sampler under a verifier that a constraint does not go with.
+
+    Raises:
+      PadirError: outputs may end before they are complete.
+    """
+    if getattr(config.sampler, "max_blocks", None) is not None:
+        name = type(config.sampler).__name__
+        raise PadirError(f"{name}.max_blocks: may end an output before it obeys the constraint; set it to None")
 
 
 def decode(

@@ -24,7 +24,7 @@ from padir.decoding.credit import Credit, with_credit
 from padir.decoding.initial import StartPolicy, StartWithMask
 from padir.decoding.order import KNOWN, OrderPolicy, initial_ranks
 from padir.decoding.ranking import RankByLogProbability, RankPolicy
-from padir.decoding.remasking import RemaskPolicy, RemaskStutter
+from padir.decoding.remasking import RemaskPolicy, RemaskStutter, before_last
 from padir.decoding.replacement import ReplacePolicy, ReplaceWithInitial, noise_of_step
 from padir.decoding.sampling import Sampling
 from padir.decoding.state import (
@@ -349,7 +349,9 @@ def refinement_step(
     written, output, logits_sum = written_by(
         logits_fn, state, inside, config, limit, first=first, key=key, hypotheses=hypotheses
     )
-    writable = state.remasked if config.order is None else state.ranks != KNOWN
+    # Whatever was remasked, the EOS at the last position stays.
+    remasked = None if state.remasked is None else before_last(inside) & state.remasked
+    writable = remasked if config.order is None else state.ranks != KNOWN
     proposal, log_probs = _where_writable(state, written.proposal, written.log_probs, inside, writable)
     same = proposal == state.proposal
     seen, credit = with_credit(state, same, log_probs, config)

@@ -77,7 +77,24 @@ def open_set(
     check_vocabulary(data.vocabulary(), translator.vocabulary.hash, run_dir)
     prepared = data.split(split)
     examples = prepared.read(range(len(prepared)))
-    return EvaluationSet(examples, str(data_dir), split, describe_task(data.manifest), data.manifest.checker)
+    examples, cut = _fitting(examples, f"split {split} of {data_dir}", translator.longest_source)
+    return EvaluationSet(examples, str(data_dir), split, describe_task(data.manifest), data.manifest.checker, cut)
+
+
+def _fitting(examples: list[Example], where: str, longest: int) -> tuple[list[Example], int]:
+    """The examples with no source longer than the model allows, and how many had to be cut, which is printed."""
+    cut = sum(len(example.source_ids) > longest for example in examples)
+    if cut:
+        print(
+            f"{where}: {cut} of {len(examples)} sources have more than the {longest} tokens that the model allows; "
+            "only their beginning is translated",
+            file=sys.stderr,
+        )
+
+    def shortened(ids: np.ndarray) -> np.ndarray:
+        return ids if len(ids) <= longest else np.append(ids[: longest - 1], ids[-1])
+
+    return [example._replace(source_ids=shortened(example.source_ids)) for example in examples], cut
 
 
 def _of_files(sources: str, references: str, vocabulary: Vocabulary, longest: int) -> EvaluationSet:
@@ -87,15 +104,7 @@ def _of_files(sources: str, references: str, vocabulary: Vocabulary, longest: in
         raise PadirError(f"{sources}: is empty; there is nothing to evaluate")
     texts = tuple(zip(*pairs, strict=True))
     encoded = [[np.array([*ids, EOS_ID], np.int32) for ids in vocabulary.encode_batch(list(side))] for side in texts]
-    cut = sum(len(ids) > longest for ids in encoded[0])
-    if cut:
-        print(
-            f"{sources}: {cut} of {len(pairs)} lines have more than the {longest} tokens that the model allows; "
-            "only their beginning is translated",
-            file=sys.stderr,
-        )
-    shortened = [ids if len(ids) <= longest else np.append(ids[: longest - 1], ids[-1]) for ids in encoded[0]]
-    examples = [Example(*example) for example in zip(shortened, encoded[1], *texts, strict=True)]
+    examples, cut = _fitting([Example(*example) for example in zip(*encoded, *texts, strict=True)], sources, longest)
     names = ", ".join(path.name for path in paths)
     task = {"name": names, "module": "", "source_language": "", "target_language": ""}
     return EvaluationSet(examples, names, "lines", task, cut_sources=cut)

@@ -141,6 +141,8 @@ def _misfit(result: Result, paper_table: Mapping[str, Any], columns: Sequence[st
         return f"split {facts['split']}, not test"
     if system["rescored"]:
         return "hypotheses were rescored by an autoregressive model"
+    if facts.get("constraint") is not None:
+        return "decoded under a constraint"
     if system.get("compute_type") is not None:  # Results of old versions do not have this key.
         return f"decoded with compute_type {system['compute_type']}"
     rows = [row["system"] for row in paper_table["rows"] if row["system"] is not None]

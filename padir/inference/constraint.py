@@ -14,6 +14,7 @@ from padir.data.vocabulary import Vocabulary
 from padir.decoding import constrained
 from padir.decoding.automaton import MOST_ENTRIES, Automaton, padded_size
 from padir.decoding.beam import BeamSearch
+from padir.decoding.guided import Guided
 from padir.decoding.refinement import Refinement
 from padir.decoding.term_automaton import TermAutomaton
 from padir.errors import PadirError
@@ -56,6 +57,8 @@ class SourceConstraint:
             constrained.check_refinement(decode)
         elif isinstance(decode, BeamSearch):
             constrained.check(decode)
+        elif isinstance(decode, Guided):
+            constrained.check_guided(decode)
 
     def tables(self, sources: Sequence[Sequence[int]], decode: DecodeConfig) -> list[PieceTable | TermTable]:
         """What each source's translation must obey; sources are token ids.

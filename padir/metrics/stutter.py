@@ -120,8 +120,11 @@ def words(text: str, tokenize: str = "13a") -> list[str]:
 
 
 def unspaced(tokenize: str) -> bool:
-    """Whether this sacreBLEU tokeniser is for a language without spaces between words."""
-    return tokenize in ("zh", "ja-mecab", "char")
+    """Whether this sacreBLEU tokeniser is for a language without spaces between words.
+
+    Signatures put MeCab's version behind its name: 'ja-mecab-0.996-IPA'.
+    """
+    return tokenize in ("zh", "char") or tokenize.startswith("ja-mecab")
 
 
 def word_stutter(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> StutterRates:

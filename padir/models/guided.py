@@ -105,11 +105,16 @@ def decode(
       PadirError: what `check` refuses.
     """
     check(config, judge)
+    if constraint is not None:
+        constrained.check_guided(config)
     count, batch = config.num_samples, source.shape[0]
     room = config.max_length(source.shape[1], model.max_target_length)
     source_lengths = (source != PAD_ID).sum(-1)
     # What a row may write depends on its own source alone, never on the bucket it is padded to.
     limits = jnp.minimum(config.max_length(source_lengths, model.max_target_length), room)
+    if (horizon := getattr(config.sampler, "horizon", None)) is not None:
+        # Verifier and constraint must know of it: what cannot be completed by then is nothing to write.
+        limits = jnp.minimum(limits, horizon)
     live = source_lengths > 0
     possible = jnp.ones_like(live) if constraint is None else constraint.fewest() <= limits
     rows = Rows(

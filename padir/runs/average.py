@@ -87,7 +87,7 @@ def _best(run_dir: str, steps: list[int], count: int, metric: str) -> list[int]:
     """Returns the steps with the lowest metric in increasing order; later steps win ties."""
     lines = read_metrics(as_path(run_dir) / METRICS_FOLDER / "metrics.jsonl")
     values = {line["step"]: line[metric] for line in lines if line["step"] in steps and metric in line}
-    values = {step: value for step, value in values.items() if math.isfinite(value)}
+    values = {step: value for step, value in values.items() if value is not None and math.isfinite(value)}
     _check_count("best", count, sorted(values), f"{run_dir}: has", f"checkpoints with a finite {metric}")
     return sorted(sorted(values, key=lambda step: (values[step], -step))[:count])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from padir.checks import finite, whole
 from padir.errors import PadirError
-from padir.theory.settings import require_in
+from padir.theory.settings import require_ascending, require_in
 from padir.topics.masked_language_modelling import CROSS_ENTROPY, SQUARED, MaskingConfig
 from padir.topics.topic_model import MOST_DOCUMENTS, Lengths, TopicModel
 from padir.topics.training import ADAM, SGD, LdaBatches, TopicTraining
@@ -87,6 +87,7 @@ class TopicsConfig:
         for name, most in (("joint_rates", 1.0), ("joint_sgd_rates", 1e3)):
             object.__setattr__(self, name, tuple(getattr(self, name)))
             require_in(self, name, 1e-6, most)
+            require_ascending(self, name)
         require_in(self, "seed", 0, 2**31)
         if not 4 <= self.model.topics <= _MOST_TOPICS:
             raise PadirError(

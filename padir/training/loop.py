@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from jax.sharding import Mesh
 
+from padir.checks import whole
 from padir.data.batching import Buckets, rows_of_step, train_batches
 from padir.data.records import PreparedSet
 from padir.errors import PadirError, Preempted
@@ -48,7 +49,7 @@ class Cadence:
       checkpoint: steps between two checkpoints.
       checkpoint_minutes: save also if this many minutes have passed since the last checkpoint. The time is checked
         whenever metrics are logged. 0 means never.
-      keep: the number of newest checkpoints to keep.
+      keep: the number of newest checkpoints to keep, at least 1.
       keep_best: the number of checkpoints with the lowest validation loss to keep in addition. Unless 0, the state is
         saved at every evaluation.
     """
@@ -61,6 +62,10 @@ class Cadence:
     keep_best: int = 0
 
     def __post_init__(self):
+        whole("Cadence.keep", self.keep, "the newest checkpoint is the one to resume from")
+        for name in ("log", "evaluate", "checkpoint", "checkpoint_minutes", "keep_best"):
+            if (value := getattr(self, name)) < 0:
+                raise PadirError(f"Cadence.{name}: {value} is below 0")
         if self.checkpoint_minutes and not self.log:
             raise PadirError("Cadence.checkpoint_minutes: is checked when Cadence.log is due, which must not be 0")
         if self.keep_best and not self.evaluate:
@@ -272,7 +277,7 @@ class Loop:
             if measured is None:
                 raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
             loss = measured[self._loss]
-        if self._cadence.keep_best:
+        if self._cadence.keep_best and _finite(loss) is not None:
             self._checkpointer.add_loss(loss)
         if measured:
             self._writer.write(step, measured)
@@ -284,7 +289,7 @@ class Loop:
             check_state(state)
             # What TensorBoard shows up to here would not be written again after a kill.
             self._writer.flush()
-            self._checkpointer.save(state, loss)
+            self._checkpointer.save(state, _finite(loss))
 
     def _stop(self, state: TrainState, step: int, written: dict[str, float]) -> NoReturn:
         """Writes the metrics, saves the state, and raises Preempted."""
@@ -344,6 +349,11 @@ def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Device
 def _summary(written: dict[str, float]) -> str:
     """Returns the losses of the last interval and of the last evaluation as text."""
     return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
+
+
+def _finite(loss: float | None) -> float | None:
+    """A loss that can be compared: by one that is NaN, the best checkpoint could not be told."""
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def _due(step: int, every: int) -> bool:

@@ -100,6 +100,8 @@ def train_verifier(
         raise PadirError(
             "verifier: give --run_dir, whose translations go wrong, or --features without a model of padir's"
         )
+    if features is not None and valid_outputs is not None:
+        raise PadirError("verifier: features are labelled already; leave out --valid_outputs or --features")
     translator = None
     if run_dir is not None:
         translator = load(run_dir, step=step, seed=seed, verifier=AlwaysAccept())

@@ -12,6 +12,7 @@ from padir.analysis.attention import attention, traced, written
 from padir.analysis.pairs import pairs_of
 from padir.data.records import PreparedSet
 from padir.decoding.initial import StartWithMask
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.nn.masks import length_mask
@@ -57,6 +58,18 @@ def test_one_step_is_a_pass_over_masks(translator, examples):
     allowed = np.asarray(logits)[..., : translator.model.ids.num_pieces].copy()
     allowed[..., 0] = -np.inf
     assert (np.where(inside, allowed.argmax(-1), 0) == batch.tokens).all()
+
+
+def test_shortcuts_that_have_no_trace_are_left_out(translator, examples):
+    """Those of decode/lengths_5.gin, for instance."""
+    ranking = {"num_hypotheses": 2, "rank": RankByLogProbability(length_weight=0.1), "target_buckets": ()}
+    plain, shortcut = (
+        list(
+            written(translator, examples[:8], translator.checked(traced(Refinement(num_steps=1, **ranking, **more))), 8)
+        )
+        for more in ({}, {"likeliest_first": True, "compact_rows": True})
+    )
+    np.testing.assert_array_equal(shortcut[0].tokens, plain[0].tokens)
 
 
 def test_of_several_steps_it_is_the_one_that_wrote(translator, examples):

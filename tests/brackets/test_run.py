@@ -107,7 +107,7 @@ def test_trained_parts(tmp_path):
 
 def test_exact_parts_pass_and_misprints_fail():
     """The claims that fail are those that say why."""
-    config = dataclasses.replace(CONFIG, language=DyckLanguage(types=2, depth=3))
+    config = dataclasses.replace(CONFIG, parts=("approximation",), language=DyckLanguage(types=2, depth=3))
     claims = [
         *exact_claims.of_constructed(exact.constructed(config)),
         *exact_claims.of_misprints(config),
@@ -190,6 +190,10 @@ def test_claims_of_copying_and_variation():
         ({"seed": -1}, "BracketsConfig.seed = -1: must be from 0"),
         ({"solutions": 1}, "BracketsConfig.solutions: one solution"),
         ({"variations": (), "parts": ("variation",)}, "BracketsConfig.variations: is empty"),
+        ({"language": DyckLanguage(depth=3)}, "test prefix has depth 4; use at least that, or .*: complete"),
+        ({"architecture_seeds": 1}, "BracketsConfig.architecture_seeds: one run varies from nothing"),
+        ({"architectures": ((2, 4, 1),)}, r"BracketsConfig.architectures: \(2, 4, 1\) is not \(k, D, layers\)"),
+        ({"architectures": ((2, 4, 2), (5, 4, 2))}, r"BracketsConfig.architectures: \(5, 4, 2\)"),
     ],
 )
 def test_refusals(options, message):

@@ -225,9 +225,15 @@ def test_accuracy_by_hand():
         (lambda: BracketTraining(data="words"), "BracketTraining.data = 'words': must be one of complete, prefixes"),
         (lambda: BracketTraining(longest=7), "longest: 7 is odd"),
         (lambda: BracketTraining(decay=1.5), "decay: 1.5 is a share of the steps"),
+        (lambda: BracketTraining(decay=-0.5), "decay: -0.5 is a share of the steps"),
         (lambda: BracketTraining(learning_rate=float("nan")), "learning_rate: nan is not a finite number"),
     ],
 )
 def test_refusals(make, message):
     with pytest.raises(PadirError, match=message):
         make()
+
+
+def test_a_list_of_widths_is_as_good_as_a_tuple():
+    """A gin file may hold one, and networks are keys of compiled programs."""
+    assert hash(BracketNetwork(mlp=[64, 64])) == hash(BracketNetwork(mlp=(64, 64)))

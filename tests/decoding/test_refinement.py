@@ -58,6 +58,15 @@ def run(rows, lengths, live=None, **options):
 
 
 class TestByHand:
+    @pytest.mark.parametrize("remask", [RemaskStutter(), RemaskAny((RemaskLinear(), RemaskStutter()))])
+    def test_an_eos_beside_the_last_one_does_not_open_it(self, remask):
+        """The last position repeats its neighbour, and is remasked as stutter; what it holds is known all the same."""
+        rows, lengths = jnp.array([[M, M, M, 1]]), jnp.array([4])
+        logits = CONFIDENCE * jax.nn.one_hot(jnp.array([[2, 3, 1, 5]]), VOCAB)
+        config = Refinement(num_steps=4, remask=remask, rewrite_only_remasked=True, stop=StopNever())
+        state = refine(lambda tokens: logits, rows, lengths, jnp.ones(1, bool), config)
+        assert state.proposal.tolist() == [[2, 3, 1, 1]] and state.log_probs[0, -1] == 0.0
+
     def test_stutter_is_remasked_until_it_is_resolved(self):
         state = run([[M, M, M, M]], [4], num_steps=9, return_trace=True)
         assert state.trace.inputs[:5, 0].tolist() == [

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import padir
@@ -17,6 +18,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.evaluation.evaluate import decode_examples, evaluate, score
+from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.report import summary
 from padir.evaluation.tables import tables
 from padir.inference.translator import Translation, Translator
@@ -293,8 +295,24 @@ class TestFiles:
             file.write("Peter helps a big dog.\n" + "Peter helps a big dog. " * 30 + "\n")
         given = {"run_dir": str(tiny.padir), "output_dir": str(tmp_path), "name": "long"}
         assert evaluate(**given, **files)["cut_sources"] == 1
-        assert "1 of 2 lines have more than the 32 tokens that the model allows" in capsys.readouterr().err
+        assert "1 of 2 sources have more than the 32 tokens that the model allows" in capsys.readouterr().err
         assert len((tmp_path / "long.txt").read_text().splitlines()) == 2
+
+    def test_of_a_prepared_set_that_is_longer_than_the_model_likewise(self, tiny, capsys):
+        """It is said before anything is decoded; at the end, the longest batch would be an error."""
+        translator = SimpleNamespace(vocabulary=PreparedSet.open(tiny.data).vocabulary(), longest_source=9)
+        found = open_set(translator, "run", str(tiny.data), "test")
+        whole = PreparedSet.open(tiny.data).split("test").read(range(40))
+        cut = [example for example in whole if len(example.source_ids) > 9]
+        assert found.cut_sources == len(cut) > 0
+        assert (
+            f"split test of {tiny.data}: {len(cut)} of 40 sources have more than the 9 tokens"
+            in capsys.readouterr().err
+        )
+        for one, other in zip(found.examples, whole, strict=True):
+            ids = other.source_ids
+            np.testing.assert_array_equal(one.source_ids, ids if len(ids) <= 9 else [*ids[:8], 1])
+            assert one.source_text == other.source_text
 
     def test_what_is_missing_is_named(self, tiny, files, tmp_path):
         given = {"run_dir": str(tiny.padir), "output_dir": str(tmp_path), "name": "x"}

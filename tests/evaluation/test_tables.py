@@ -125,6 +125,7 @@ def test_each_result_in_its_cells(lay):
         ),
         (result(system=PADIR | {"rescored": True}), "hypotheses were rescored by an autoregressive model"),
         (result(system=PADIR | {"compute_type": "int8"}), "decoded with compute_type int8"),
+        (result(constraint="terms.json"), "decoded under a constraint"),
         (result(split="validation"), "split validation, not test"),
         (
             result(task="tatoeba_de_en"),

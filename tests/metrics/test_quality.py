@@ -10,7 +10,15 @@ import pytest
 import sacrebleu
 
 from padir.errors import PadirError
-from padir.metrics.quality import corpus_bleu, evaluate_hypotheses, load_checker, paired_bootstrap, tokenizer_of
+from padir.metrics.quality import (
+    corpus_bleu,
+    evaluate_hypotheses,
+    load_checker,
+    paired_bootstrap,
+    tokenizer_in,
+    tokenizer_of,
+)
+from padir.metrics.stutter import unspaced
 
 REFERENCES = [
     "the small dog sees the old cat in the garden today",
@@ -76,6 +84,12 @@ def test_ter_is_left_out_where_it_is_not_asked_for():
 def test_the_tokenizer_follows_the_target_language():
     languages = ("", "de", "en", "zh", "zh-TW", "ZH_cn", "ja", "ko")
     assert [tokenizer_of(language) for language in languages] == [*["13a"] * 3, *["zh"] * 3, "ja-mecab", "ko-mecab"]
+
+
+def test_whether_a_signature_is_of_a_language_without_spaces():
+    names = ["13a", "zh", "ja-mecab-0.996-IPA", "ko-mecab-0.996/ko-0.9.2-KO", "char"]
+    found = [tokenizer_in(f"nrefs:1|case:mixed|eff:no|tok:{name}|smooth:exp|version:2.6.0") for name in names]
+    assert found == names and [unspaced(name) for name in found] == [False, True, True, False, True]
 
 
 def test_another_tokenizers_bleu():

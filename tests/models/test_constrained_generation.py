@@ -20,6 +20,7 @@ from padir.decoding.sampling import Sampling, log_probabilities
 from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verified import Verified
 from padir.decoding.verifiers import AlwaysAccept, RandomVerifier
+from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.guided import Judge
 from padir.models.padir import PadirModel
@@ -151,6 +152,24 @@ def test_other_acceptance_obeys(accept):
     for row, spec in enumerate(SPECS[:3]):
         tokens = found.tokens[row, 0]
         assert Constraint.read(spec).met("", text_of(tokens)) and EOS_ID in tokens
+
+
+def test_what_a_horizon_leaves_no_room_for_fails():
+    sampler = ValueGuided(children="proposal", floor=0.3, horizon=4)
+    found = translated(Guided(**ROOM, sampler=sampler, num_samples=8), judge=Judge(RandomVerifier()))
+    assert not found.tokens[:, :, 4:].any()
+    for row, spec in enumerate(SPECS[:3]):
+        fits = TABLES[row].distances[START] <= 4
+        assert fits or found.failed[row].all()
+        for tokens in found.tokens[row][~found.failed[row]]:
+            assert Constraint.read(spec).met("", text_of(tokens)) and EOS_ID in tokens
+    assert not found.failed[:3].all()
+
+
+def test_blocks_that_may_end_early_are_refused():
+    config = Guided(**ROOM, sampler=BlockBestOf(Block(size=3), candidates=3, max_blocks=1))
+    with pytest.raises(PadirError, match=r"BlockBestOf\.max_blocks: may end an output before it obeys the constraint"):
+        translated(config, judge=Judge(RandomVerifier()))
 
 
 def test_value_guided_sampling_of_all_children_is_masked_too():

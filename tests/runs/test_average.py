@@ -44,6 +44,15 @@ def run(tiny, tmp_path_factory):
     return folder
 
 
+def test_a_loss_that_was_not_finite_is_none_of_the_best(run, tmp_path):
+    """It is written as null."""
+    shutil.copytree(run, tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"validation/loss": 2.0', '"validation/loss": null'))
+    average(run_dir=str(tmp_path / "run"), output_dir=str(tmp_path / "best"), best=1)
+    assert opened(tmp_path / "best")[0] == 30
+
+
 def opened(path):
     found = open_model(path, make_mesh())
     return found.step, jax.device_get(found.params)

@@ -80,6 +80,7 @@ def test_seeds_of_the_command(tmp_path, monkeypatch):
     [
         ({"model": TopicModel(3, 2)}, "TopicsConfig.model: 3 topics; .* use 4 to 85"),
         ({"model": TopicModel(86, 2)}, "TopicsConfig.model: 86 topics; .* use 4 to 85"),
+        ({"joint_sgd_rates": (30.0, 10.0)}, "TopicsConfig.joint_sgd_rates = .*ascending"),
         ({"masking": MaskingConfig(p_r=0.0)}, "TopicsConfig.masking: p_m = 0.15, p_r = 0.0; the bounds"),
     ],
 )

@@ -294,6 +294,20 @@ def test_where_no_bar_is_seen_each_interval_is_a_line(tiny, tmp_path, capfd):
         assert re.fullmatch(rf"step {step} of 12: train/loss \d\.\d+, [\d,]+ tokens/s, \d:\d\d:\d\d left", line), line
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keep": 0, "keep_best": 1}, "Cadence.keep: 0 is not a whole number of at least 1; the newest checkpoint is"),
+        ({"evaluate": -1}, "Cadence.evaluate: -1 is below 0"),
+        ({"checkpoint_minutes": -0.5}, "Cadence.checkpoint_minutes: -0.5 is below 0"),
+        ({"log": 0, "checkpoint_minutes": 1.0}, "Cadence.checkpoint_minutes: is checked when Cadence.log is due"),
+    ],
+)
+def test_a_cadence_that_would_leave_nothing_is_refused(changes, message):
+    with pytest.raises(PadirError, match=re.escape(message)):
+        Cadence(**changes)
+
+
 def test_what_an_epoch_leaves_out_is_said(tiny, tmp_path, capfd):
     """524 examples in batches of 16."""
     tiny.train(tmp_path / "run", "ar")
