@@ -185,7 +185,7 @@ def never(source):
 def test_what_cannot_be_trained_is_refused(tiny, tmp_path):
     options = {"run_dir": str(tiny.ar), "output_dir": str(tmp_path / "out"), "num_sources": 4, "batch_size": 4}
     with pytest.raises(PadirError, match="features are labelled already; leave out --valid_outputs or --features"):
-        verifier(features="f.npz", valid_outputs="m:f", output_dir=str(tmp_path))
+        train_verifier(features="f.npz", valid_outputs="m:f", output_dir=str(tmp_path))
     with pytest.raises(PadirError, match="give either --data_dir"):
         train_verifier(**options)
     with pytest.raises(PadirError, match="give --run_dir, whose translations go wrong, or --features"):
