@@ -94,11 +94,14 @@ def quality_table(systems: dict[str, Any]) -> str:
 
 
 def comparison_table(found: dict[str, Any], all: bool = False) -> str:
-    """The systems of a comparison on real text: all, or one checkpoint of each model, not rescored, to 4 steps."""
+    """The systems of a comparison on real text: all, or one checkpoint of each model, not rescored, with 4 steps.
+
+    Of PaDIR's own one step is shown as well.
+    """
     rows = []
-    left_out = () if all else ("rescored", "averaged", "lowest loss", "10 steps")
+    left_out = ("rescored", "averaged", "lowest loss", "10 steps", "1 step")
     for name, scores in found["systems"].items():
-        if any(word in name for word in left_out):
+        if not all and name != "PaDIR, 1 step" and any(word in name for word in left_out):
             continue
         tests = scores.get("against_baseline")
         figures = [number(scores[key], 2) for key in ("bleu", "chrf", "stutter_per_100_words")]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import grain
 import numpy as np
@@ -104,7 +105,9 @@ class Schedule:
     rows: np.ndarray
 
 
-def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int, epoch: int) -> Schedule:
+def schedule(
+    lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int, epoch: int, drop_longest: bool = False
+) -> Schedule:
     """Returns the shuffled batches of one training epoch; a pure function of its arguments.
 
     Examples are shuffled and sorted by bucket, and the sequence is cut into batches of `batch_size`. A batch with
@@ -121,6 +124,7 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
       batch_size: examples in a batch, summed over all hosts.
       seed: any int >= 0.
       epoch: any int >= 0.
+      drop_longest: whether the end of the sequence is left out all the same, in a run that an earlier version began.
 
     Raises:
       PadirError: an example fits no bucket, or there are fewer examples than `batch_size`.
@@ -130,11 +134,13 @@ def schedule(lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: in
     stream = np.random.Philox(np.random.SeedSequence([seed, epoch]))
     noise = stream.random_raw(len(lengths)) >> np.uint64(16)
     kept = np.arange(len(lengths))
-    if left_out := len(lengths) % batch_size:
+    left_out = len(lengths) % batch_size
+    if left_out and not drop_longest:
         kept = np.sort(np.argsort(noise, kind="stable")[left_out:])
     # The bucket is in the top bits and random bits follow: one sort groups by bucket and shuffles within buckets.
     keys = (assigned[kept].astype(np.uint64) << np.uint64(48)) | noise[kept]
-    rows = kept[np.argsort(keys, kind="stable")].astype(np.int32).reshape(num_batches, batch_size)
+    rows = kept[np.argsort(keys, kind="stable")][: num_batches * batch_size].astype(np.int32)
+    rows = rows.reshape(num_batches, batch_size)
     order = np.argsort(stream.random_raw(num_batches), kind="stable")
     bucket = assigned[rows[:, -1]].astype(np.int16)
     return Schedule(bucket[order], rows[order])
@@ -169,8 +175,11 @@ class TrainingSchedule:
       steps_per_epoch: number of batches in an epoch, which is the same for all epochs.
     """
 
-    def __init__(self, lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int):
-        self._lengths, self._buckets, self._batch_size, self._seed = lengths, buckets, batch_size, seed
+    def __init__(
+        self, lengths: np.ndarray, *, buckets: Buckets, batch_size: int, seed: int, drop_longest: bool = False
+    ):
+        self._lengths = lengths
+        self._order = {"buckets": buckets, "batch_size": batch_size, "seed": seed, "drop_longest": drop_longest}
         if seed < 0:
             raise PadirError(f"seed={seed} must not be negative")
         self.steps_per_epoch = _num_batches(lengths, batch_size)
@@ -183,9 +192,7 @@ class TrainingSchedule:
             if epoch not in self._epochs:
                 while len(self._epochs) >= _EPOCHS_KEPT:
                     del self._epochs[min(self._epochs)]
-                self._epochs[epoch] = schedule(
-                    self._lengths, buckets=self._buckets, batch_size=self._batch_size, seed=self._seed, epoch=epoch
-                )
+                self._epochs[epoch] = schedule(self._lengths, **self._order, epoch=epoch)
             return self._epochs[epoch]
 
     def batch_at(self, step: int) -> tuple[int, np.ndarray]:
@@ -266,6 +273,7 @@ def train_batches(
     start_step: int,
     num_steps: int,
     share: RowShare = RowShare(),
+    drop_longest: bool = False,
 ) -> Iterator[Batch]:
     """Yields this host's part of the batches of steps start_step .. start_step + num_steps - 1.
 
@@ -280,6 +288,7 @@ def train_batches(
       start_step: first step, counted from 0 over all epochs.
       num_steps: number of batches.
       share: which rows of each batch to load; all of them by default.
+      drop_longest: see `schedule`.
 
     Returns:
       An iterator of batches, described in the docstring of this module. Threads read ahead.
@@ -287,7 +296,8 @@ def train_batches(
     Raises:
       PadirError: an example fits no bucket, there are too few examples, or hosts cannot share a batch evenly.
     """
-    plan = TrainingSchedule(split.lengths, buckets=buckets, batch_size=batch_size, seed=seed)
+    order = {"buckets": buckets, "batch_size": batch_size, "seed": seed, "drop_longest": drop_longest}
+    plan = TrainingSchedule(split.lengths, **order)
     host_rows(plan.batch_at(start_step)[1], share)
     return _iterate(
         _BatchSource(
@@ -301,9 +311,12 @@ def train_batches(
     )
 
 
-def rows_of_step(split: PreparedSplit, *, buckets: Buckets, batch_size: int, seed: int, step: int) -> np.ndarray:
-    """Returns the rows of the split in the batch of a step (counted from 0), over all hosts: int32 [batch_size]."""
-    return TrainingSchedule(split.lengths, buckets=buckets, batch_size=batch_size, seed=seed).batch_at(step)[1]
+def rows_of_step(split: PreparedSplit, *, step: int, **order: Any) -> np.ndarray:
+    """Returns the rows of the split in the batch of a step (counted from 0), over all hosts: int32 [batch_size].
+
+    `order` is what `TrainingSchedule` takes beside the lengths.
+    """
+    return TrainingSchedule(split.lengths, **order).batch_at(step)[1]
 
 
 def eval_batches(

@@ -36,6 +36,9 @@ from padir.training.optimizers import OptimizerConfig
 from padir.training.step import model_features
 from padir.training.validation import Evaluator
 
+# The name of a setting in train.json: which examples an epoch leaves out.
+LEFT_OUT = "left_out"
+
 
 @dataclass(frozen=True)
 class Cadence:
@@ -92,6 +95,8 @@ class Run:
       scan_layers: whether layers are gone through in a loop.
       guards: how training reacts to non-finite numbers and to stalls.
       compute_type: what the factors of products with weights are rounded to; until the run begins, it may be 'auto'.
+      drop_longest: whether an epoch leaves out the longest examples, as in a run that an earlier version began; see
+        `data.batching.schedule`.
     """
 
     run_dir: str
@@ -109,6 +114,17 @@ class Run:
     scan_layers: bool
     guards: Guards
     compute_type: str | None = None
+    drop_longest: bool = False
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What decides the order of examples, beside their lengths."""
+        return {
+            "buckets": self.buckets,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "drop_longest": self.drop_longest,
+        }
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that decide the parameters, apart from the model, as JSON values for train.json."""
@@ -128,6 +144,8 @@ class Run:
             "optimizer": dataclasses.asdict(self.optimizer),
             "skip_non_finite": self.guards.skip_non_finite,
             "compute_type": self.compute_type,
+            # Earlier versions recorded nothing.
+            LEFT_OUT: None if self.drop_longest else "any",
         }
 
 
@@ -249,12 +267,11 @@ class Loop:
         run = self._run
         examples = run.data.split(run.splits[0])
         if left := len(examples) % run.batch_size:
-            say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, different ones every time")
+            which = "always of the longest" if run.drop_longest else "different ones every time"
+            say(f"{examples.name}: each epoch leaves out {left} of {len(examples)} examples, {which}")
         return train_batches(
             examples,
-            buckets=run.buckets,
-            batch_size=run.batch_size,
-            seed=run.seed,
+            **run.order,
             start_step=step,
             num_steps=run.num_steps - step,
             share=sharding.row_share(self._mesh),
@@ -301,8 +318,7 @@ class Loop:
         """Returns the error for the user, which names the batch and the last good checkpoint."""
         run = self._run
         split = run.data.split(run.splits[0])
-        order = {"buckets": run.buckets, "batch_size": run.batch_size, "seed": run.seed}
-        rows = rows_of_step(split, **order, step=error.step - 1)
+        rows = rows_of_step(split, **run.order, step=error.step - 1)
         last = self._checkpointer.latest_step()
         return explained(error, run_dir=run.run_dir, examples=rows, split=split.name, last_good=last)
 

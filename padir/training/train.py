@@ -41,7 +41,7 @@ from padir.runtime.sharding import Layout
 from padir.training.describe import describe_training, num_pieces
 from padir.training.guards import Guards, Watchdog
 from padir.training.intervals import SAVE, START, Activity
-from padir.training.loop import Cadence, Loop, Run, devices_of, lacks_evaluation
+from padir.training.loop import LEFT_OUT, Cadence, Loop, Run, devices_of, lacks_evaluation
 from padir.training.optimizers import OptimizerConfig
 from padir.training.step import make_train_step
 from padir.training.warm_start import start_from
@@ -220,7 +220,8 @@ def _begin(
     start_step = None if restored is None else int(restored.step)
     finished = restored is not None and start_step >= run.num_steps
     given = run.compute_type
-    run = dataclasses.replace(run, compute_type=_compute_type(run, mesh, start_step))
+    drop_longest = start_step is not None and recorded_settings(run.run_dir).get(LEFT_OUT) is None
+    run = dataclasses.replace(run, compute_type=_compute_type(run, mesh, start_step), drop_longest=drop_longest)
     if given == AUTO:
         say(f"train.compute_type: 'auto' is {run.compute_type or 'the type of activations'} in this run")
     check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)

@@ -120,6 +120,23 @@ def test_every_example_once_or_dropped_and_in_a_bucket_that_fits(lengths, batch_
     assert (lengths[plan.rows] <= np.array(BUCKETS.boundaries)[plan.bucket][:, None]).all()
 
 
+@settings(max_examples=50, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), min_size=1, max_size=80),
+    batch_size=st.integers(1, 9),
+)
+def test_a_run_that_an_earlier_version_began_drops_only_the_longest(lengths, batch_size):
+    lengths = np.array(lengths, np.int32)
+    options = {"buckets": BUCKETS, "batch_size": min(batch_size, len(lengths)), "seed": 3, "epoch": 2}
+    plan = schedule(lengths, **options, drop_longest=True)
+    used = plan.rows.ravel().tolist()
+    dropped = set(range(len(lengths))) - set(used)
+    if dropped:
+        assert BUCKETS.assign(lengths)[list(dropped)].min() >= BUCKETS.assign(lengths)[used].max()
+    else:
+        np.testing.assert_array_equal(plan.rows, schedule(lengths, **options).rows)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), max_size=50),

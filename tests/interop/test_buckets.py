@@ -63,7 +63,7 @@ def test_t5x_damage(t5x_checkpoint, bucket, emulator, at_once):
         pytest.raises(PadirError, match="embedding: permission denied .* give this account the roles"),
     ):
         read_checkpoint(folder)
-    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer, tried sev"):
+    with emulator.faults.happen(lambda request: 503), pytest.raises(StorageError, match="did not answer after sev"):
         read_checkpoint(folder)
 
 
