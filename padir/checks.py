@@ -31,3 +31,8 @@ def finite(name: str, value: object) -> None:
     """
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise PadirError(f"{name}: {value!r} is not a finite number")
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """A number as a float, or None in place of an infinite one, NaN or None: JSON has no other word for these."""
+    return float(value) if value is not None and math.isfinite(value) else None

@@ -10,6 +10,7 @@ import numpy as np
 from padir.analysis.pairs import CROSS, SELF, Pairs
 from padir.analysis.paper import PAPER, Printed
 from padir.analysis.permutation import compare
+from padir.checks import finite_or_none
 
 # Level of significance, not corrected for the number of statistics.
 LEVEL = 0.05
@@ -68,7 +69,7 @@ def summarize(pairs: Pairs, *, permutations: int, seed: int) -> dict[str, dict[s
             "difference": float(test.difference[index]),
             "difference_within_sentences": float(test.within[index]),
             "p_value": float(test.p_value[index]),
-            "interval": [_finite(test.low[index]), _finite(test.high[index])],
+            "interval": [finite_or_none(test.low[index]), finite_or_none(test.high[index])],
         }
         for index, (name, values) in enumerate(groups.items())
     }
@@ -248,7 +249,3 @@ def _moments(values: np.ndarray) -> dict[str, Any]:
         "sd": float(values.std(ddof=1)) if values.size > 1 else None,
         "n": int(values.size),
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -318,6 +318,14 @@ def initial_state(
     )
 
 
+def _writable(state: RefinementState, inside: Array, config: Refinement) -> Array | None:
+    """The positions that a step may write, [N, L] bool; None for all."""
+    if config.order is not None:
+        return state.ranks != KNOWN
+    # Whatever was remasked, the EOS at the last position stays.
+    return None if state.remasked is None else before_last(inside) & state.remasked
+
+
 def _where_writable(
     state: RefinementState, proposal: Array, log_probs: Array, inside: Array, writable: Array | None
 ) -> tuple[Array, Array]:
@@ -349,9 +357,7 @@ def refinement_step(
     written, output, logits_sum = written_by(
         logits_fn, state, inside, config, limit, first=first, key=key, hypotheses=hypotheses
     )
-    # Whatever was remasked, the EOS at the last position stays.
-    remasked = None if state.remasked is None else before_last(inside) & state.remasked
-    writable = remasked if config.order is None else state.ranks != KNOWN
+    writable = _writable(state, inside, config)
     proposal, log_probs = _where_writable(state, written.proposal, written.log_probs, inside, writable)
     same = proposal == state.proposal
     seen, credit = with_credit(state, same, log_probs, config)

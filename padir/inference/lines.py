@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Any
 
+from padir.checks import finite_or_none
 from padir.errors import PadirError
 from padir.files.lines import MAX_LINE_BYTES, Line, Rejects, chunked
 from padir.inference.translator import Translation, Translator
@@ -141,12 +141,14 @@ class LineTranslator:
             "file": line.file,
             "line": line.number,
             "text": translation.text,
-            "score": _finite(translation.score),
+            "score": finite_or_none(translation.score),
             "steps_run": translation.steps_run,
             "predicted_length": translation.predicted_length,
         }
         if len(translation.hypotheses) > 1:
-            record["hypotheses"] = [{"text": text, "score": _finite(score)} for text, score in translation.hypotheses]
+            record["hypotheses"] = [
+                {"text": text, "score": finite_or_none(score)} for text, score in translation.hypotheses
+            ]
         if translation.rounds is not None:
             record["rounds"] = translation.rounds
         if translation.queries is not None:
@@ -158,8 +160,3 @@ class LineTranslator:
             # The input is copied as text, because parsing and writing it again could change numbers and escapes.
             text = f'{text[:-1]}, "input": {line.raw.decode("utf-8").strip()}}}'
         return text + "\n"
-
-
-def _finite(score: float) -> float | None:
-    """The score, or None if there is none: JSON has no infinity. A text that could not be written has -inf."""
-    return score if math.isfinite(score) else None

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from jax.sharding import Mesh
 
-from padir.checks import whole
+from padir.checks import finite_or_none, whole
 from padir.data.batching import Buckets, rows_of_step, train_batches
 from padir.data.records import PreparedSet
 from padir.errors import PadirError, Preempted
@@ -294,7 +294,7 @@ class Loop:
             if measured is None:
                 raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
             loss = measured[self._loss]
-        if self._cadence.keep_best and _finite(loss) is not None:
+        if self._cadence.keep_best and finite_or_none(loss) is not None:
             self._checkpointer.add_loss(loss)
         if measured:
             self._writer.write(step, measured)
@@ -306,7 +306,7 @@ class Loop:
             check_state(state)
             # What TensorBoard shows up to here would not be written again after a kill.
             self._writer.flush()
-            self._checkpointer.save(state, _finite(loss))
+            self._checkpointer.save(state, finite_or_none(loss))
 
     def _stop(self, state: TrainState, step: int, written: dict[str, float]) -> NoReturn:
         """Writes the metrics, saves the state, and raises Preempted."""
@@ -365,11 +365,6 @@ def devices_of(model: Model, mesh: Mesh, peak_teraflops: float | None) -> Device
 def _summary(written: dict[str, float]) -> str:
     """Returns the losses of the last interval and of the last evaluation as text."""
     return ", ".join(f"{name} {value:.3f}" for name, value in written.items() if name.endswith("/loss"))
-
-
-def _finite(loss: float | None) -> float | None:
-    """A loss that can be compared: by one that is NaN, the best checkpoint could not be told."""
-    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def _due(step: int, every: int) -> bool:
