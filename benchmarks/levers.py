@@ -236,6 +236,7 @@ def main() -> int:
         "facts": run_facts(),
         "preset": options.preset,
         "budget_seconds": options.seconds,
+        "sentences": len(examples),
         "updates": updates,
         "update_seconds": {name: seconds[name] for name in names},
         "teacher": {key: teacher[key] for key in _KEPT if key in teacher},

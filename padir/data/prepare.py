@@ -246,8 +246,9 @@ def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: P
     if "train" not in registered.pairs:
         raise PadirError("vocabulary: the task has no train split to learn pieces from; give an existing vocabulary")
     pairs = registered.pairs["train"]
-    text = itertools.chain.from_iterable(pairs)
     total = None if pairs.total is None else 2 * pairs.total
+    all_pairs = NextPairs(iter(pairs), sys.maxsize)  # Counts them: a source of a user's own may have no total.
+    text = itertools.chain.from_iterable(all_pairs)
     with progress(text, label="vocabulary text", unit="sentences", total=total) as counted:
         chosen = sample(counted, settings.vocabulary_sentences, seed=settings.vocabulary_seed)
     announce(f"learning {settings.num_pieces} pieces from {len(chosen)} sentences")
@@ -259,7 +260,7 @@ def _train_vocabulary(registered: tasks.TranslationTask, path: Path, settings: P
         byte_fallback=settings.byte_fallback,
         character_coverage=settings.character_coverage,
     )
-    return 2 * pairs.total, len(chosen)
+    return 2 * all_pairs.read, len(chosen)
 
 
 def _workers(processes: int) -> contextlib.AbstractContextManager[ProcessPoolExecutor | None]:

@@ -217,6 +217,29 @@ def test_a_vocabulary_alone_is_the_one_that_preparation_trains(corpus, capfd):
     assert [path.name for path in output.parent.iterdir()] == ["here.model"]
 
 
+OWN_TASK = """
+from padir.data.sources import Pairs
+from tasks import translation_task
+
+class Counted(Pairs):
+    def __iter__(self):
+        self.skipped = 1
+        yield from (("ab", "cd"), ("ba", "dc"), ("b", "d"))
+
+def register(name, vocabulary_path):
+    return translation_task(name, vocabulary_path, {"train": Counted()})
+"""
+
+
+def test_a_source_of_ones_own_need_not_know_its_total(tmp_path, monkeypatch, capfd):
+    (tmp_path / "own_task.py").write_text(OWN_TASK, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    manifest = prepare(TaskConfig("own_task", "own", {}), tmp_path / "out", num_pieces=8)
+    assert (manifest.splits["train"].num_examples, manifest.splits["train"].skipped_empty) == (3, 1)
+    train_vocabulary(TaskConfig("own_task", "own", {}), tmp_path / "own.model", num_pieces=8)
+    assert "8 pieces learnt from 6 of 6 sentences" in capfd.readouterr().err
+
+
 def test_one_vocabulary_serves_several_sets(corpus):
     trained = train_vocabulary(task(corpus), corpus / "joint.model", num_pieces=8, model_type="bpe")
     given = {"vocabulary": str(corpus / "joint.model")}
