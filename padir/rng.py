@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from padir.types import Array
 
@@ -30,3 +32,29 @@ def stream(seed: int | Array, name: str, step: int | Array | None = None) -> Arr
     # CRC rather than hash(): Python salts string hashes anew in every process.
     key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     return key if step is None else jax.random.fold_in(key, step)
+
+
+def folded(keys: Array, data: Array | int) -> Array:
+    """Returns `jax.random.fold_in` of each key: keys [N], data [] int32 → [N] keys."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, data)
+
+
+def of_sources(key: Array, source: Array) -> Array:
+    """A key for each source, whatever it is padded to and whatever its neighbours are: source [B, Ls] int32 → [B] keys.
+
+    With one key for all of them, whole corpora would be translated with the same draws.
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, number_of_source(source))
+
+
+def number_of_source(source: Array) -> Array:
+    """A number that hardly any two sources share, whatever they are padded to: [B, Ls] int32 → [B] int32.
+
+    The numbers of sources are far apart, so that a few samples of each can be counted up from them.
+    """
+    # Padding is 0 and adds nothing. Then bits are mixed as at the end of MurmurHash3.
+    powers = np.cumprod(np.full(source.shape[1], 0x01000193, np.uint32), dtype=np.uint32)
+    found = (source.astype(jnp.uint32) * powers).sum(axis=-1, dtype=jnp.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        found = (found ^ (found >> shift)) * jnp.uint32(factor)
+    return jax.lax.bitcast_convert_type(found ^ (found >> 16), jnp.int32)

@@ -2,7 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import tiny_models
 
 from padir import rng
 
@@ -43,3 +45,22 @@ def test_a_traced_step_gives_the_key_of_the_plain_step():
 def test_streams_never_change_between_versions(name, step, expected):
     """A checkpoint resumed with newer code must go on with the same randomness."""
     assert data(rng.stream(0, name, step)) == expected
+
+
+def test_sources_have_numbers_of_their_own():
+    sources = tiny_models.rows(200, 9, seed=3)
+    numbers = rng.number_of_source(sources)
+    np.testing.assert_array_equal(numbers, rng.number_of_source(jnp.pad(sources, ((0, 0), (0, 5)))))
+    distinct = len(np.unique(np.asarray(sources), axis=0))
+    assert len(np.unique(numbers)) == distinct
+    # Not the same tokens in another order.
+    assert len(set(rng.number_of_source(jnp.array([[3, 4, 5, 1], [4, 3, 5, 1], [5, 4, 3, 1]])).tolist())) == 3
+
+
+def test_a_source_keeps_its_key_whatever_lies_beside_it():
+    sources = jnp.array([[3, 4, 1], [5, 6, 1], [3, 4, 1]])
+    keys = rng.of_sources(jax.random.key(0), sources)
+    first, second, third = map(data, keys)
+    assert first == third != second
+    assert data(rng.of_sources(jax.random.key(0), jnp.pad(sources[:1], ((0, 0), (0, 2))))[0]) == first
+    assert data(rng.folded(keys, 7)[1]) == data(jax.random.fold_in(keys[1], 7))

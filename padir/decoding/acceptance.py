@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
+from padir import rng
 from padir.checks import whole
 from padir.decoding.sampling import Sampling, argmax, take
 from padir.errors import PadirError
@@ -31,7 +32,7 @@ class AcceptPolicy(Protocol):
     needs_draft_logits: ClassVar[bool] = False
 
     def __call__(
-        self, log_probs: Array, draft: Array, draft_logits: Array | None, key: Array | None
+        self, log_probs: Array, draft: Array, draft_logits: Array | None, keys: Array | None
     ) -> tuple[Array, Array]:
         """Decides about a window of W positions.
 
@@ -40,7 +41,7 @@ class AcceptPolicy(Protocol):
             -inf forbids a token.
           draft: [N, W] int32; 0 where nothing was drafted, which is never accepted.
           draft_logits: [N, W, V] float32, what the draft was drawn from; None where nothing was, or nobody asked.
-          key: [] randomness of this round, or None; unused by a policy that is not random.
+          keys: [N], randomness of this round, or None; unused by a policy that is not random.
 
         Returns:
           (accepted [N, W] bool, replacements [N, W] int32).
@@ -52,9 +53,9 @@ class AcceptGreedy(AcceptPolicy):
     """Accepts what greedy decoding of the verifier would write: the output is exactly that of greedy decoding."""
 
     def __call__(
-        self, log_probs: Array, draft: Array, draft_logits: Array | None = None, key: Array | None = None
+        self, log_probs: Array, draft: Array, draft_logits: Array | None = None, keys: Array | None = None
     ) -> tuple[Array, Array]:
-        del draft_logits, key
+        del draft_logits, keys
         choice = argmax(log_probs)
         return draft == choice, choice
 
@@ -76,9 +77,9 @@ class AcceptClose(AcceptPolicy):
             raise PadirError(f"AcceptClose.margin: {self.margin} is not a finite number of at least 0")
 
     def __call__(
-        self, log_probs: Array, draft: Array, draft_logits: Array | None = None, key: Array | None = None
+        self, log_probs: Array, draft: Array, draft_logits: Array | None = None, keys: Array | None = None
     ) -> tuple[Array, Array]:
-        del draft_logits, key
+        del draft_logits, keys
         drafted = take(log_probs, draft[..., None])
         # Only tokens that are likelier count, so that of equal ones all have the same rank.
         rank = (log_probs > drafted).sum(axis=-1)
@@ -110,20 +111,20 @@ class AcceptSampled(AcceptPolicy):
         """How the draft is drawn."""
         return Sampling(temperature=self.temperature)
 
-    def __call__(self, log_probs: Array, draft: Array, draft_logits: Array | None, key: Array) -> tuple[Array, Array]:
+    def __call__(self, log_probs: Array, draft: Array, draft_logits: Array | None, keys: Array) -> tuple[Array, Array]:
         wanted = jax.nn.softmax(log_probs / self.temperature, axis=-1)
         # Where nothing was drafted nothing is accepted, and the replacement is a draw from the verifier itself.
         drafted, offered = (draft != PAD_ID)[..., None], jnp.zeros_like(wanted)
         if draft_logits is not None:
             offered = jnp.where(drafted, jax.nn.softmax(draft_logits / self.temperature, axis=-1), 0.0)
         ratio = (take(wanted, draft[..., None]) / take(offered, draft[..., None]))[..., 0]
-        # All rows share their draws, one for each place in the window, whatever its size.
-        places = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, ACCEPT), jnp.arange(draft.shape[1]))
-        draw = jax.vmap(jax.random.uniform)(places)
+        # A draw for each place in the window, whatever its size.
+        places = jax.vmap(rng.folded, (None, 0), 1)(rng.folded(keys, ACCEPT), jnp.arange(draft.shape[1]))
+        draw = jax.vmap(jax.vmap(jax.random.uniform))(places)
         rest = jnp.maximum(wanted - offered, 0.0)
         # Nothing is left where both are equal; then nothing is rejected, either.
         rest = jnp.where(rest.sum(axis=-1, keepdims=True) > 0, rest, wanted)
-        replacement, _ = Sampling(temperature=1.0)(jnp.log(rest), jax.random.fold_in(key, REPLACE))
+        replacement, _ = Sampling(temperature=1.0)(jnp.log(rest), rng.folded(keys, REPLACE))
         return drafted[..., 0] & (draw < ratio), replacement
 
 

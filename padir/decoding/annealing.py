@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from padir.decoding.sampling import argmax, gumbel, logsumexp
+from padir.decoding.sampling import argmax, logsumexp, noise
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -32,12 +32,12 @@ class AnnealedSampling:
                 f"AnnealedSampling.final_temperature: {self.final_temperature} is not 0 or a positive number"
             )
 
-    def __call__(self, logits: Array, key: Array, progress: Array) -> tuple[Array, Array]:
+    def __call__(self, logits: Array, keys: Array, progress: Array) -> tuple[Array, Array]:
         """Draws one token from each distribution, as `Sampling` does.
 
         Args:
           logits: [rows, ..., V]; -inf forbids a token.
-          key: [] random key, one for each step.
+          keys: [rows], other ones in each step.
           progress: [] float32, 0 in the first step, 1 in the last.
 
         Returns:
@@ -46,6 +46,6 @@ class AnnealedSampling:
         logits = logits.astype(jnp.float32)
         temperature = self.temperature + (self.final_temperature - self.temperature) * progress
         # Multiplied, not divided, so that a temperature of 0 takes the likeliest.
-        token = argmax(logits + temperature * gumbel(key, logits.shape[1:]))
+        token = argmax(logits + temperature * noise(keys, logits.shape))
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
         return token, chosen - logsumexp(logits)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir import rng
 from padir.checks import finite, whole
 from padir.decoding.sampling import Sampling, argmax, take
 from padir.decoding.state import Hypotheses
@@ -61,7 +62,7 @@ class Autoregressive(TargetRoom):
       max_length_ratio, max_length_offset: see `TargetRoom`.
       alpha: scores are summed log-probability over length^alpha.
       sampling: how the next token is chosen; greedy by default. The random numbers of a step depend on the key, the
-        position and which of the samples it is, never on the row: equal sources get equal translations.
+        source, the position and which of the samples it is, never on the row: equal sources get equal translations.
       num_samples: translations drawn per source, returned best first.
     """
 
@@ -168,7 +169,7 @@ def decode(
     limits: Array,
     max_length: int,
     config: Autoregressive,
-    key: Array | None,
+    keys: Array | None,
 ) -> Hypotheses:
     """Decodes `config.rows_per_source` rows of each of B sources; arguments as in `generate`, but per source.
 
@@ -177,7 +178,7 @@ def decode(
       cache: empty, with B·rows_per_source rows.
       live, limits: [B].
       config: scores and sampling.
-      key: [] randomness of sampling; unused if greedy.
+      keys: [B], randomness of sampling; unused if greedy.
 
     Returns:
       `Hypotheses` with K = rows_per_source and L = max_length.
@@ -187,7 +188,7 @@ def decode(
 
     def choose(log_probs: Array, position: Array) -> Array:
         per_source = log_probs.reshape(*shape, -1)
-        return config.sampling(per_source, jax.random.fold_in(key, position))[0].reshape(-1)
+        return config.sampling(per_source, rng.folded(keys, position))[0].reshape(-1)
 
     state = generate(
         step_fn,

@@ -129,16 +129,16 @@ def decode(
     limits: Array,
     max_length: int,
     config: BeamSearch,
-    key: Array | None = None,
+    keys: Array | None = None,
     distances: DistancesFn | None = None,
 ) -> Hypotheses:
-    """Searches; arguments as in `beam_search` (`key` is unused).
+    """Searches; arguments as in `beam_search` (`keys` is unused).
 
     Returns:
       `Hypotheses` with K = config.num_returned and L = max_length. A source for which there are fewer has scores of
       -inf and no tokens at the end.
     """
-    del key
+    del keys
     state = beam_search(step_fn, cache, live, limits, max_length, config, distances)
     tokens = state.kept_tokens[:, : config.num_returned]
     lengths = (tokens != PAD_ID).sum(-1)

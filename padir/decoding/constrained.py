@@ -77,13 +77,13 @@ def decode(
     limits: Array,
     max_length: int,
     config: Autoregressive | BeamSearch,
-    key: Array | None,
+    keys: Array | None,
     automaton: Automaton,
 ) -> Hypotheses:
     """Decodes B sources; every output obeys.
 
     Args:
-      step_fn, cache, live, limits, max_length, config, key: as of `autoregressive.decode` and `beam.decode`.
+      step_fn, cache, live, limits, max_length, config, keys: as of `autoregressive.decode` and `beam.decode`.
       automaton: of B rows.
 
     Returns:
@@ -103,7 +103,7 @@ def decode(
     if isinstance(config, BeamSearch):
         loop, given = beam.decode, {"distances": lambda cache: every.distances_after(cache.progress.states)}
     started = cache.replace(progress=Progress(every.starts(), jnp.repeat(limits, size)))
-    found = loop(step, started, live & possible, limits, max_length, config, key, **given)
+    found = loop(step, started, live & possible, limits, max_length, config, keys, **given)
     return with_failed(found, live, possible)
 
 

@@ -20,22 +20,22 @@ from padir.types import EOS_ID, PAD_ID, Array, TokenIds
 class StartPolicy(Protocol):
     """Makes the initial tokens."""
 
-    # Whether another key makes another start: several parallel starts of one length are pointless otherwise.
+    # Whether other keys make another start: several parallel starts of one length are pointless otherwise.
     is_random: ClassVar[bool] = False
 
     def check(self, max_length: int, ids: TokenIds) -> None:
         """Raises PadirError if there is no such start for targets of up to `max_length` tokens."""
 
-    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        """lengths [N] int32, the model's longest target → tokens [N, max_length] int32, 0 beyond each length."""
+    def __call__(self, keys: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        """keys [N], lengths [N] int32, the longest target → tokens [N, max_length] int32, 0 beyond each length."""
 
 
 @dataclass(frozen=True)
 class StartWithMask(StartPolicy):
     """Every position is MASK, the last EOS."""
 
-    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        del key
+    def __call__(self, keys: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        del keys
         return end(jnp.full((lengths.shape[0], max_length), ids.mask_id, jnp.int32), lengths)
 
 
@@ -54,8 +54,8 @@ class StartWithMaskRange(StartPolicy):
                 "use StartWithMask, or a shorter longest target"
             )
 
-    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        del key
+    def __call__(self, keys: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        del keys
         self.check(max_length, ids)
         masks = jnp.arange(ids.mask_id - max_length, ids.mask_id, dtype=jnp.int32)
         return end(jnp.broadcast_to(masks, (lengths.shape[0], max_length)), lengths)
@@ -63,27 +63,16 @@ class StartWithMaskRange(StartPolicy):
 
 @dataclass(frozen=True)
 class StartWithRandom(StartPolicy):
-    """Every position is a uniformly random piece, the last EOS; reproducible from the key.
+    """Every position is a uniformly random piece, the last EOS.
 
-    All rows share one random sequence and take as much of it as their length. Neither the neighbours in the batch nor
-    the bucket that a row is padded to can therefore change a translation.
+    A row draws with its own key, and a position's piece is the same whatever the length and the bucket. So neither the
+    neighbours in the batch nor padding can change a translation.
     """
-
-    longest: int = 1024
 
     is_random: ClassVar[bool] = True
 
-    def check(self, max_length: int, ids: TokenIds) -> None:
-        if max_length > self.longest:
-            raise PadirError(
-                f"StartWithRandom.longest: {self.longest} is less than the {max_length} tokens that targets may have; "
-                "raise it"
-            )
-
-    def __call__(self, key: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
-        self.check(max_length, ids)
-        tokens = jax.random.randint(key, (self.longest,), EOS_ID + 1, ids.num_pieces)[:max_length]
-        return end(jnp.broadcast_to(tokens, (lengths.shape[0], max_length)), lengths)
+    def __call__(self, keys: Array, lengths: Array, max_length: int, ids: TokenIds) -> Array:
+        return end(random_pieces(keys, max_length, ids.num_pieces), lengths)
 
 
 POLICIES = (StartWithMask, StartWithMaskRange, StartWithRandom)
@@ -94,3 +83,12 @@ def end(tokens: Array, lengths: Array) -> Array:
     inside = length_mask(lengths, tokens.shape[1])
     last = jnp.arange(tokens.shape[1]) == lengths[:, None] - 1
     return jnp.where(inside, jnp.where(last, EOS_ID, tokens), PAD_ID)
+
+
+def random_pieces(keys: Array, length: int, num_pieces: int) -> Array:
+    """Uniformly random ids of pieces, by a key for each row: keys [N] → [N, length] int32; none depends on `length`."""
+
+    def at(key: Array, position: Array) -> Array:
+        return jax.random.randint(jax.random.fold_in(key, position), (), EOS_ID + 1, num_pieces, jnp.int32)
+
+    return jax.vmap(jax.vmap(at, (None, 0)), (0, None))(keys, jnp.arange(length))

@@ -213,7 +213,7 @@ def refine(
     config: Refinement,
     num_steps: Array | None = None,
     *,
-    key: Array | None = None,
+    keys: Array | None = None,
     hypotheses: int = 1,
     num_pieces: int | None = None,
 ) -> RefinementState:
@@ -227,9 +227,9 @@ def refine(
       config: steps and policies.
       num_steps: [] int32, overrides `config.num_steps`, so that one compiled loop serves any number of steps;
         at most `config.num_steps` where a trace is kept.
-      key: randomness of sampling; unused if greedy. A token's random numbers are those of its step, hypothesis
-        and position, the same for all sources: so no translation depends on what else is in the batch.
-      hypotheses: rows of each source (K), which lie together.
+      keys: [B], randomness of each source; unused if greedy. A token's random numbers are those of its source, step,
+        hypothesis and position: so no translation depends on what else is in the batch.
+      hypotheses: rows of each source (K), which lie together: N = B·K.
       num_pieces: ids of pieces lie below it; unused but where tokens are replaced with random ones.
 
     Returns:
@@ -237,7 +237,7 @@ def refine(
     """
     inside = length_mask(lengths, initial.shape[1])
     state = initial_state(initial, live, config, logits_fn)
-    random = {"key": key, "hypotheses": hypotheses, "num_pieces": num_pieces}
+    random = {"keys": keys, "hypotheses": hypotheses, "num_pieces": num_pieces}
     return go_on(logits_fn, state, initial, inside, config, num_steps, **random)
 
 
@@ -249,7 +249,7 @@ def go_on(
     config: Refinement,
     num_steps: Array | None = None,
     *,
-    key: Array | None = None,
+    keys: Array | None = None,
     hypotheses: int = 1,
     num_pieces: int | None = None,
     until: int = 0,
@@ -264,7 +264,7 @@ def go_on(
         return (state.step < limit) & (unfinished(state, hypotheses).sum() > until)
 
     def step(state: RefinementState) -> RefinementState:
-        random = {"key": key, "hypotheses": hypotheses, "num_pieces": num_pieces}
+        random = {"keys": keys, "hypotheses": hypotheses, "num_pieces": num_pieces}
         return refinement_step(logits_fn, state, initial, inside, config, limit, **random)[0]
 
     state = jax.lax.while_loop(running, step, state)
@@ -345,7 +345,7 @@ def refinement_step(
     limit: Array | int,
     *,
     first: bool = False,
-    key: Array | None = None,
+    keys: Array | None = None,
     hypotheses: int = 1,
     num_pieces: int | None = None,
 ) -> tuple[RefinementState, StepOutput | None]:
@@ -355,7 +355,7 @@ def refinement_step(
     """
     state = _called_back(state, config)
     written, output, logits_sum = written_by(
-        logits_fn, state, inside, config, limit, first=first, key=key, hypotheses=hypotheses
+        logits_fn, state, inside, config, limit, first=first, keys=keys, hypotheses=hypotheses
     )
     writable = _writable(state, inside, config)
     proposal, log_probs = _where_writable(state, written.proposal, written.log_probs, inside, writable)
@@ -364,7 +364,7 @@ def refinement_step(
     rejecter = None if output is None else output.rejecter_logits
     view = StepView(proposal, seen, inside, state.step, limit, rejecter, state.remasked, written.entropy)
     remasked = config.remask(view)
-    noise = noise_of_step(key, state.step, hypotheses, inside, num_pieces) if config.replace.needs_noise else None
+    noise = noise_of_step(keys, state.step, hypotheses, inside, num_pieces) if config.replace.needs_noise else None
     tokens = jnp.where(remasked, config.replace(ReplaceView(initial, written.read, logits_sum, noise)), proposal)
 
     ranks = None if config.order is None else config.order(view, state.ranks)

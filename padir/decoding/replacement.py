@@ -8,6 +8,8 @@ from typing import ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
+from padir import rng
+from padir.decoding.initial import random_pieces
 from padir.decoding.sampling import argmax
 from padir.decoding.state import ReplaceView
 from padir.errors import PadirError
@@ -73,22 +75,11 @@ class ReplaceWithRandom(ReplacePolicy):
 POLICIES = (ReplaceWithInitial, ReplaceWithPrevious, ReplaceWithSummedLogits, ReplaceWithRandom)
 
 
-def random_pieces(key: Array, shape: tuple[int, int], num_pieces: int) -> Array:
-    """Uniformly random ids of pieces, [hypotheses, L] int32; none depends on the size of either axis."""
-
-    def at(hypothesis: Array, position: Array) -> Array:
-        here = jax.random.fold_in(jax.random.fold_in(key, hypothesis), position)
-        return jax.random.randint(here, (), EOS_ID + 1, num_pieces, jnp.int32)
-
-    hypotheses, positions = map(jnp.arange, shape)
-    return jax.vmap(jax.vmap(at, (None, 0)), (0, None))(hypotheses, positions)
-
-
-def noise_of_step(key: Array, step: Array, hypotheses: int, inside: Array, num_pieces: int | None) -> Array:
-    """Random pieces for every position in this step: [N, L] int32."""
+def noise_of_step(keys: Array, step: Array, hypotheses: int, inside: Array, num_pieces: int | None) -> Array:
+    """Random pieces for every position in this step: keys [B], inside [N, L] → [N, L] int32."""
     if num_pieces is None:
         raise PadirError("refine: Refinement.replace draws random pieces; say how many there are in num_pieces")
-    # Sampling draws from the step's own key, and counts hypotheses up from 0: this key is none of its.
-    apart = jax.random.fold_in(jax.random.fold_in(key, step), jnp.uint32(0xFFFFFFFF))
-    pieces = random_pieces(apart, (hypotheses, inside.shape[1]), num_pieces)
-    return jnp.tile(pieces, (inside.shape[0] // hypotheses, 1))
+    # Sampling draws from the step's own keys, and counts hypotheses up from 0: these keys are none of its.
+    apart = rng.folded(rng.folded(keys, step), jnp.uint32(0xFFFFFFFF))
+    of_hypotheses = jax.vmap(rng.folded, (None, 0))(apart, jnp.arange(hypotheses)).T
+    return random_pieces(of_hypotheses.reshape(-1), inside.shape[1], num_pieces)

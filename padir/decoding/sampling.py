@@ -225,16 +225,17 @@ class Sampling:
         if self.temperature == 0.0 and (self.top_k, self.top_p) != (None, None):
             raise PadirError("Sampling: temperature 0 is greedy and uses no top_k or top_p; set a positive temperature")
 
-    def __call__(self, logits: Array, key: Array, progress: Array | None = None) -> tuple[Array, Array]:
+    def __call__(self, logits: Array, keys: Array, progress: Array | None = None) -> tuple[Array, Array]:
         """Draws one token from each distribution.
 
-        All rows (the first axis) share their random numbers, and along the other axes each index has its own, the
-        same whatever the size of the axis: so what a row gets depends on neither its neighbours in the batch nor
-        the bucket it is padded to. Logits of one axis are one distribution.
+        Each row (of the first axis) draws with its own key, and along the other axes each index has its own random
+        numbers, the same whatever the size of the axis: so what a row gets depends on neither its neighbours in the
+        batch nor the bucket it is padded to. Logits of one axis are one distribution.
 
         Args:
           logits: [rows, ..., V]; -inf forbids a token.
-          key: [] random key, unused if greedy; fold in whatever must make a difference, such as the step.
+          keys: [rows], of logits of one axis []; unused if greedy. Fold in whatever must make a difference, such as the
+            step.
           progress: unused; see `AnnealedSampling`.
 
         Returns:
@@ -249,7 +250,7 @@ class Sampling:
         elif self.top_p is not None:
             warm = _nucleus(warm, self.top_p)
         # The largest of logits plus Gumbel noise is a draw from their softmax.
-        token = argmax(warm + gumbel(key, warm.shape[1:] or warm.shape))
+        token = argmax(warm + noise(keys, warm.shape))
         if ids is not None:
             token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
@@ -265,6 +266,11 @@ def _nucleus(logits: Array, top_p: float | Array) -> Array:
     inside = (jnp.cumsum(probabilities, axis=-1) - probabilities < top_p) | (top_p >= 1.0)
     least = jnp.where(inside, ordered, jnp.inf).min(axis=-1, keepdims=True)
     return jnp.where(logits >= least, logits, -jnp.inf)
+
+
+def noise(keys: Array, shape: tuple[int, ...]) -> Array:
+    """Gumbel noise for logits of a `shape`, each row's by its own key: keys [rows], or [] for a shape of one axis."""
+    return gumbel(keys, shape) if keys.ndim == 0 else jax.vmap(lambda key: gumbel(key, shape[1:]))(keys)
 
 
 def gumbel(key: Array, shape: tuple[int, ...]) -> Array:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir import rng
 from padir.checks import finite, whole
 from padir.decoding import acceptance, initial, policies
 from padir.decoding.acceptance import DRAW, AcceptGreedy, AcceptPolicy
@@ -146,7 +147,7 @@ class Job:
       start_fn, draft_fn, verify_fn: what the two models do.
       config: steps and policies.
       limits: [B] int32, most tokens that each row may have, EOS counted; at most R.
-      key: [] randomness; unused by policies that are not random.
+      keys: [B], randomness of each row; unused by policies that are not random.
     """
 
     start_fn: StartFn
@@ -154,7 +155,7 @@ class Job:
     verify_fn: VerifyFn
     config: Verified
     limits: Array
-    key: Array | None = None
+    keys: Array | None = None
 
 
 def rounds(job: Job, state: VerifiedState, lengths: Array, longest: Array, width: int) -> VerifiedState:
@@ -199,15 +200,15 @@ def finish(job: Job, state: VerifiedState) -> VerifiedState:
     def step(carry: tuple[VerifiedState, Array]) -> tuple[VerifiedState, Array]:
         state, number = carry
         state = state.replace(lengths=state.accepted)
-        held, key = state.done, _of_round(job.key, number)
-        return _verified(job, state, _window(state, 1), 1, job.limits, job.limits, held, None, key), number + 1
+        held, keys = state.done, _of_round(job.keys, number)
+        return _verified(job, state, _window(state, 1), 1, job.limits, job.limits, held, None, keys), number + 1
 
     first = (state, jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(lambda carry: ~carry[0].done.all(), step, first)[0]
 
 
-def _of_round(key: Array | None, number: Array | int) -> Array | None:
-    return None if key is None else jax.random.fold_in(key, number)
+def _of_round(keys: Array | None, number: Array | int) -> Array | None:
+    return None if keys is None else rng.folded(keys, number)
 
 
 def _round(
@@ -227,7 +228,7 @@ def _round(
     They are the positions behind what is final, which in the `first` round is nothing. Rows that are `held` stay as
     they are. `number` is that of the round, for its random numbers.
     """
-    drafts, key = lengths.shape[1], _of_round(job.key, number)
+    drafts, keys = lengths.shape[1], _of_round(job.keys, number)
     wide = _repeated(state, drafts).replace(lengths=lengths.reshape(-1))
     limits, longest, held = (jnp.repeat(field, drafts) for field in (job.limits, longest, held))
     # Where the positions lie in one piece, fields are read and written as such.
@@ -238,7 +239,7 @@ def _round(
     tokens, logits = jnp.where(length_mask(wide.accepted, start.shape[1]), wide.tokens, start), None
     for step in range(passes):
         logits = job.draft_fn(tokens, position, size)
-        of_pass = None if key is None else jax.random.fold_in(jax.random.fold_in(key, DRAW), step)
+        of_pass = None if keys is None else rng.folded(rng.folded(keys, DRAW), step)
         drawn, _ = job.config.accept.sampling(logits, of_pass)
         drawn = jnp.where(places < wide.lengths[:, None], drawn, kv_cache.read(tokens, position, size))
         tokens = kv_cache.write(tokens, drawn, position)
@@ -248,7 +249,7 @@ def _round(
         batch_steps=wide.batch_steps + passes,
     )
     logits = logits if job.config.accept.needs_draft_logits else None
-    wide = _verified(job, wide, position, size, limits, longest, held, logits, key)
+    wide = _verified(job, wide, position, size, limits, longest, held, logits, keys)
     if drafts == 1:
         return wide
     best = wide.accepted.reshape(-1, drafts).argmax(axis=1) + jnp.arange(len(state.done)) * drafts
@@ -278,7 +279,7 @@ def _verified(
     longest: Array,
     held: Array,
     draft_logits: Array | None,
-    key: Array | None,
+    keys: Array | None,
 ) -> VerifiedState:
     """One pass of the verifier over `size` positions behind what is final, at `position`, of all rows but `held` ones.
 
@@ -292,7 +293,7 @@ def _verified(
     drafted = (places < state.lengths[:, None]) & (places < room)
     old = kv_cache.read(state.tokens, position, size)
     draft = jnp.where(drafted, old, PAD_ID)
-    accepted, replacement = job.config.accept(log_probs, draft, draft_logits, key)
+    accepted, replacement = job.config.accept(log_probs, draft, draft_logits, keys)
 
     # Final are the tokens before the first rejected one and its replacement, but nothing behind EOS or the limit.
     run = jnp.cumprod(accepted & drafted, axis=1).astype(bool)

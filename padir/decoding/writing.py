@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from padir import rng
 from padir.decoding import order, shortcuts
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.sampling import Sampling, entropy
@@ -23,7 +24,7 @@ def written_by(
     limit: Array | int,
     *,
     first: bool,
-    key: Array | None,
+    keys: Array | None,
     hypotheses: int,
 ) -> tuple[Written, StepOutput | None, Array | None]:
     """What a step writes, what the decoder said of every position (None of some), and the sum of logits with it.
@@ -38,8 +39,8 @@ def written_by(
         if output.chosen is not None:
             return output.chosen
         if output.candidates is None:
-            step_key = None if key is None else jax.random.fold_in(key, state.step)
-            return _draw(output.logits, config.sampling, step_key, progress, hypotheses)
+            of_step = None if keys is None else rng.folded(keys, state.step)
+            return _draw(output.logits, config.sampling, of_step, progress, hypotheses)
         return shortcuts.choose(output.logits, output.candidates)
 
     def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
@@ -85,9 +86,9 @@ def with_callback(output: StepOutput, state: RefinementState, config: Any) -> tu
 
 
 def _draw(
-    logits: Array, sampling: Sampling | AnnealedSampling, key: Array | None, progress: Array, hypotheses: int
+    logits: Array, sampling: Sampling | AnnealedSampling, keys: Array | None, progress: Array, hypotheses: int
 ) -> tuple[Array, Array]:
     """A token for every position: logits [N, L, V] → (tokens [N, L] int32, log-probabilities [N, L] float32)."""
-    # Sampling shares its random numbers along the first axis, which must be the sources.
+    # Sampling takes a key for each index of the first axis, which must be the sources.
     by_source = logits.reshape(-1, hypotheses, *logits.shape[1:])
-    return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, key, progress))
+    return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, keys, progress))

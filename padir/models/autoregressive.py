@@ -130,7 +130,7 @@ class AutoregressiveModel(BaseModel):
             limits = jnp.minimum(limits, lengths)
         live = source_lengths > 0
         cache = network.empty_cache(source.shape[0] * config.rows_per_source, max_length)
-        search = step, cache, live, limits, max_length, config, key
+        search = step, cache, live, limits, max_length, config, rng.of_sources(key, source)
         if constraint is not None:
             if lengths is not None:
                 raise PadirError("constraint: with given lengths no output ends; leave the lengths out")

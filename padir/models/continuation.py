@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from padir import rng
 from padir.decoding.refinement import Refinement, go_on, initial_state
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.state import Hypotheses, LogitsFn, StepOutput
@@ -101,7 +102,8 @@ def decode(
     encoded, length_logits = model.encode(params, source)
     bucket, lengths = tokens.shape[1], (tokens != PAD_ID).sum(-1)
     inside = length_mask(lengths, bucket)
-    start = config.start(jax.random.fold_in(start_key, 0), lengths, model.max_target_length, model.ids)[:, :bucket]
+    of_start = rng.folded(rng.of_sources(start_key, source), 0)
+    start = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :bucket]
     start = jnp.where(clamped, tokens, start)
     sources = module.network.plan_of_sources(encoded, source)
     plan = module.network.plan_of_targets(sources, tokens, module.network.of_length(bucket))
@@ -118,7 +120,8 @@ def decode(
     state = state.replace(tokens=tokens, proposal=tokens, conditioning=conditioning)
     if state.remasked is not None:
         state = state.replace(remasked=state.remasked & ~clamped)
-    state = go_on(step, state, start, inside, config, num_steps, key=sampling_key, num_pieces=model.ids.num_pieces)
+    keys = rng.of_sources(sampling_key, source)
+    state = go_on(step, state, start, inside, config, num_steps, keys=keys, num_pieces=model.ids.num_pieces)
 
     written = _without_repeats(state.proposal, clamped, inside) if config.drop_repeats else state.proposal
     scores = config.rank(state.log_probs, inside, length_log_probs[:, 0])[:, None]

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
+from padir import rng
 from padir.decoding import constrained
 from padir.decoding.automaton import Automaton
 from padir.decoding.constrained import Track
@@ -122,7 +122,7 @@ def decode(
         prompt_lengths=jnp.zeros((batch * count,), jnp.int32),
         limits=jnp.repeat(limits, count),
         live=jnp.repeat(live & possible, count),
-        sample_ids=(number_of_source(source)[:, None] + jnp.arange(count)).reshape(-1),
+        sample_ids=(rng.number_of_source(source)[:, None] + jnp.arange(count)).reshape(-1),
     )
     step, cache = prefix_steps(model, params, source, rows.tokens[:, :0], room, judge.layer)
     if constraint is not None:
@@ -150,16 +150,3 @@ def decode(
         failed=ranked(found.failed),
     )
     return hypotheses if constraint is None else constrained.with_failed(hypotheses, live, possible)
-
-
-def number_of_source(source: Array) -> Array:
-    """A number that hardly any two sources share, whatever they are padded to: [B, Ls] int32 → [B] int32.
-
-    The numbers of sources are far apart, so that a few samples of each can be counted up from them.
-    """
-    # Padding is 0 and adds nothing. Then bits are mixed as at the end of MurmurHash3.
-    powers = np.cumprod(np.full(source.shape[1], 0x01000193, np.uint32), dtype=np.uint32)
-    found = (source.astype(jnp.uint32) * powers).sum(axis=-1, dtype=jnp.uint32)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        found = (found ^ (found >> shift)) * jnp.uint32(factor)
-    return jax.lax.bitcast_convert_type(found ^ (found >> 16), jnp.int32)

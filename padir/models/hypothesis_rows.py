@@ -23,6 +23,7 @@ class HypothesisRows:
       lengths, length_log_probs: [B, K], of each hypothesis and its log-probability by the length predictor.
       candidates: what each position chooses among, or None for all tokens.
       automaton: of N rows, what each must obey; None without a constraint.
+      keys: [B], randomness of each source; None where nothing is drawn.
     """
 
     start: Array
@@ -32,6 +33,7 @@ class HypothesisRows:
     length_log_probs: Array
     candidates: Candidates | None = None
     automaton: Automaton | None = None
+    keys: Array | None = None
 
     def keep(self, rows: Array) -> HypothesisRows:
         """Some of them: rows [M] int32, as many of each source."""
@@ -47,6 +49,7 @@ class HypothesisRows:
             length_log_probs=of_sources(self.length_log_probs),
             candidates=jax.tree.map(lambda field: field[rows], self.candidates),
             automaton=self._automaton_of(rows),
+            keys=self.keys,
         )
 
     def keep_sources(self, sources: Array) -> tuple[HypothesisRows, Array]:
@@ -61,6 +64,7 @@ class HypothesisRows:
             length_log_probs=self.length_log_probs[sources],
             candidates=jax.tree.map(lambda field: field[rows], self.candidates),
             automaton=self._automaton_of(rows),
+            keys=None if self.keys is None else self.keys[sources],
         )
         return kept, rows
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
+from padir import rng
 from padir.decoding import constrained, shortcuts, t5x_compat
 from padir.decoding.automaton import Automaton
 from padir.decoding.length_beam import with_neighbours
@@ -207,9 +208,11 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     """Refines hypotheses whose lengths are all at most `bucket`."""
     module = model.module(job.params)
     start_key, sampling_key = jax.random.split(job.key)
-    start = _start(model, start_key, job.lengths, config).reshape(*job.lengths.shape, -1)[:, :, :bucket]
+    start = _start(model, rng.of_sources(start_key, job.source), job.lengths, config)
+    start = start.reshape(*job.lengths.shape, -1)[:, :, :bucket]
     sources = module.network.plan_of_sources(job.encoded, job.source)
     of_length = module.network.of_length(bucket)
+    keys = rng.of_sources(sampling_key, job.source)
 
     def refined(which: slice, live: Array) -> Refined:
         """Some hypotheses of every source; those that are not `live` [B, k] are left alone."""
@@ -217,8 +220,9 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         plan = module.network.plan_of_targets(sources, tokens, of_length)
         inside = length_mask(lengths.reshape(-1), bucket)
         automaton = None if job.constraint is None else job.constraint.repeat(lengths.shape[1])
-        rows = HypothesisRows(tokens, inside, plan, lengths, job.length_log_probs[:, which], automaton=automaton)
-        return _refine_rows(model, module, job, rows, live.reshape(-1), config, sampling_key)
+        of_lengths = lengths, job.length_log_probs[:, which]
+        rows = HypothesisRows(tokens, inside, plan, *of_lengths, automaton=automaton, keys=keys)
+        return _refine_rows(model, module, job, rows, live.reshape(-1), config)
 
     every = jnp.broadcast_to(job.live[:, None], job.lengths.shape)
     if not config.likeliest_first or every.shape[1] == 1:
@@ -257,15 +261,14 @@ def _refine_rows(
     rows: HypothesisRows,
     live: Array,
     config: Refinement,
-    key: Array,
 ) -> Refined:
     """Refines and scores `rows`, those that are `live` [N]."""
     state = initial_state(rows.start, live, config, plain_step(model, module, rows, config))
     if conditions_itself(model, config):
         state = state.replace(conditioning=jnp.zeros((*rows.start.shape, job.encoded.shape[-1]), job.encoded.dtype))
     if config.keep_hypotheses is not None or config.candidates is not None:
-        state, rows = _first_step(model, module, job, config, state, rows, key)
-    state = _go_on(model, module, job, config, state, rows, key)
+        state, rows = _first_step(model, module, job, config, state, rows)
+    state = _go_on(model, module, job, config, state, rows)
     # Without a repeat an output might not obey any more.
     drops = config.drop_repeats and rows.automaton is None
     tokens = drop_repeats(state.proposal, rows.inside) if drops else state.proposal
@@ -286,7 +289,6 @@ def _first_step(
     config: Refinement,
     state: RefinementState,
     rows: HypothesisRows,
-    key: Array,
 ) -> tuple[RefinementState, HypothesisRows]:
     """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
@@ -300,7 +302,7 @@ def _first_step(
         config,
         limit,
         first=True,
-        key=key,
+        keys=rows.keys,
         hypotheses=hypotheses,
         num_pieces=model.ids.num_pieces,
     )
@@ -331,7 +333,6 @@ def _go_on(
     config: Refinement,
     state: RefinementState,
     rows: HypothesisRows,
-    key: Array,
 ) -> RefinementState:
     """The steps from `state` on; with `config.compact_rows` of ever fewer rows."""
     sources, hypotheses = rows.lengths.shape
@@ -344,7 +345,7 @@ def _go_on(
         rows.inside,
         config,
         job.num_steps,
-        key=key,
+        keys=rows.keys,
         hypotheses=hypotheses,
         num_pieces=model.ids.num_pieces,
         until=fewer if compact else 0,
@@ -357,7 +358,7 @@ def _go_on(
 
     def with_fewer(state: RefinementState) -> RefinementState:
         kept, where = rows.keep_sources(jnp.argsort(~going_on, stable=True)[:fewer])
-        some = _go_on(model, module, job, config, shortcuts.keep_rows(state, where), kept, key)
+        some = _go_on(model, module, job, config, shortcuts.keep_rows(state, where), kept)
         return shortcuts.put_back(finished, some, where)
 
     # Where the steps are spent, or all rows finished at once, nothing is copied.
@@ -385,13 +386,12 @@ def _refine_as_released(model: BaseModel, job: _Job, config: Refinement) -> Hypo
     return ranked(found, t5x_compat.best_first(scores), longest)
 
 
-def _start(model: BaseModel, key: Array, lengths: Array, config: Refinement) -> Array:
-    """The first hypotheses: lengths [B, K] int32 → tokens [B·K, max_target_length] int32."""
+def _start(model: BaseModel, keys: Array, lengths: Array, config: Refinement) -> Array:
+    """The first hypotheses: keys [B], lengths [B, K] int32 → tokens [B·K, max_target_length] int32."""
     ways = config.parallel_starts
-    starts = [
-        config.start(
-            jax.random.fold_in(key, way), lengths[:, way::ways].reshape(-1), model.max_target_length, model.ids
-        )
-        for way in range(ways)
-    ]
+    starts = []
+    for way in range(ways):
+        some = lengths[:, way::ways]
+        of_rows = jnp.repeat(rng.folded(keys, way), some.shape[1])
+        starts.append(config.start(of_rows, some.reshape(-1), model.max_target_length, model.ids))
     return jnp.stack(starts, axis=1).reshape(lengths.size, -1)

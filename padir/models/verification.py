@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from padir import rng
 from padir.decoding import constrained, verified
 from padir.decoding.automaton import Automaton
 from padir.decoding.constrained import Track
@@ -100,14 +101,15 @@ def decode(
     possible = jnp.ones_like(live) if constraint is None else constraint.fewest() <= limits
     live &= possible
     lengths = _lengths(model, config, length_logits, lengths, jnp.where(live, limits, 1))
-    of_start, of_rounds, of_rest = jax.random.split(key, 3)
+    of_start, of_rounds, of_rest = (rng.of_sources(each, source) for each in jax.random.split(key, 3))
 
     verify, cache = _reading(verifier, source, encoded if verifier.is_own else None, config, limits, room, constraint)
     drafting = model.module(params).network
     sources = drafting.plan_of_sources(encoded, source)
 
     def start(lengths: Array) -> Array:
-        tokens = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :room]
+        of_rows = jnp.repeat(of_start, len(lengths) // len(source))
+        tokens = config.start(of_rows, lengths, model.max_target_length, model.ids)[:, :room]
         return jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1])))
 
     def job(width: int) -> verified.Job:
@@ -129,7 +131,7 @@ def decode(
     branches = [lambda state, width=width: verified.rounds(job(width), state, lengths, own, width) for width in buckets]
     state = verified.initial_state(live, cache, room)
     state = jax.lax.switch(jnp.searchsorted(jnp.asarray(buckets), own.max()), branches, state)
-    state = verified.finish(dataclasses.replace(job(widest), key=of_rest), state)
+    state = verified.finish(dataclasses.replace(job(widest), keys=of_rest), state)
     found = _hypotheses(state, longest, config)
     return found if constraint is None else constrained.with_failed(found, given, possible)
 

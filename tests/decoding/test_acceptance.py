@@ -40,9 +40,8 @@ def test_sampled_accepts_by_the_ratio_and_replaces_from_the_rest():
     policy, draws = AcceptSampled(1.0), 4000
     offered = jnp.log(jnp.array([[[0.0, 0.25, 0.5, 0.25]] * 2]))
     draft = jnp.array([[2, 2]])
-    accepted, replacement = jax.vmap(lambda key: policy(LOG_PROBS, draft, offered, key))(
-        jax.random.split(jax.random.key(0), draws)
-    )
+    keys = jax.random.split(jax.random.key(0), draws)
+    accepted, replacement = jax.vmap(lambda key: policy(LOG_PROBS, draft, offered, key[None]))(keys)
     # min(1, 0.3 / 0.5) = 0.6 and min(1, 0.6 / 0.5) = 1.
     np.testing.assert_allclose(accepted.mean(0)[0], [0.6, 1.0], atol=0.03)
     # max(0, p - q) = (0, 0.25, 0, 0): always 1. In the other position (0, 0, 0.1, 0.05).
@@ -54,7 +53,7 @@ def test_sampled_draws_from_the_verifier_where_nothing_was_drafted():
     keys = jax.random.split(jax.random.key(0), 4000)
     for logits in (None, jnp.zeros((1, 2, 4))):
         accepted, replacement = jax.vmap(
-            lambda key, logits=logits: AcceptSampled(1.0)(LOG_PROBS, jnp.zeros((1, 2), int), logits, key)
+            lambda key, logits=logits: AcceptSampled(1.0)(LOG_PROBS, jnp.zeros((1, 2), int), logits, key[None])
         )(keys)
         assert not accepted.any()
         np.testing.assert_allclose((replacement[:, 0, 0] == 1).mean(), 0.5, atol=0.03)

@@ -147,7 +147,7 @@ class TestAnnealing:
 
     def drawn(self, sampling, progress, count=3000):
         logits = jnp.broadcast_to(self.LOGITS, (1, count, 3))
-        return sampling(logits, KEY, jnp.asarray(progress))
+        return sampling(logits, KEY[None], jnp.asarray(progress))
 
     def test_greedy_in_the_end(self):
         tokens, log_probs = self.drawn(AnnealedSampling(2.0, 0.0), 1.0)
@@ -168,7 +168,7 @@ class TestAnnealing:
         logits = jnp.broadcast_to(jnp.array([0.0, -jnp.inf, 1.0, 0.5]), (1, 40, 4))
         start = jnp.zeros((1, 40), int).at[:, -1].set(1) + 3 * (jnp.arange(40) < 39)
         config = Refinement(num_steps=3, sampling=AnnealedSampling(50.0), remask=RemaskNothing(), return_trace=True)
-        state = refine(lambda _: logits, start, jnp.array([40]), jnp.ones(1, bool), config, key=KEY)
+        state = refine(lambda _: logits, start, jnp.array([40]), jnp.ones(1, bool), config, keys=KEY[None])
         spread = [len(set(step.tolist())) for step in state.trace.proposals[:, 0]]
         assert spread[0] == 3 and spread[2] == 1 and state.steps_run.tolist() == [3]
 
@@ -176,7 +176,7 @@ class TestAnnealing:
         logits = jnp.broadcast_to(jnp.array([0.0, -jnp.inf, 1.0, 0.5]), (1, 40, 4))
         start = jnp.zeros((1, 40), int).at[:, -1].set(1) + 3 * (jnp.arange(40) < 39)
         config = Refinement(num_steps=1, sampling=AnnealedSampling(50.0), remask=RemaskNothing())
-        state = refine(lambda _: logits, start, jnp.array([40]), jnp.ones(1, bool), config, key=KEY)
+        state = refine(lambda _: logits, start, jnp.array([40]), jnp.ones(1, bool), config, keys=KEY[None])
         assert set(state.proposal[0].tolist()) == {2}
 
     @pytest.mark.parametrize(
@@ -212,7 +212,8 @@ def run(logits=seen_more_clearly, rows=1, **options):
     config = Refinement(return_trace=True, **{"num_steps": 10, "rewrite_only_remasked": True, **options})
     start = jnp.array([[M, M, M, M, 1]] * rows)
     live = jnp.ones(rows, bool)
-    return refine(logits, start, jnp.full(rows, 5), live, config, key=KEY, num_pieces=M)
+    keys = jax.random.split(KEY, rows)
+    return refine(logits, start, jnp.full(rows, 5), live, config, keys=keys, num_pieces=M)
 
 
 class TestLoop:
@@ -253,19 +254,26 @@ class TestLoop:
         assert state.trace.inputs[:, 0].tolist() == [[M, M, M, M, 1], [2, M, 3, 4, 1], [2, M, 3, 4, 1]]
 
     def test_noise_again(self):
-        """What is not accepted reads another random piece in every step, the same in every row."""
+        """What is not accepted reads another random piece in every step, and other ones in every row."""
         never = RemaskAny((RemaskBelowThreshold(1.0), RemaskLinear()))
         options = {"remask": never, "replace": ReplaceWithRandom(), "start": StartWithRandom(), "num_steps": 4}
         state = run(lambda _: jnp.stack([logits_of(SURE)] * 2), rows=2, rewrite_only_remasked=False, **options)
         inputs = np.asarray(state.trace.inputs)
-        assert (inputs[:, 0] == inputs[:, 1]).all() and (inputs[:, :, 4] == 1).all()
+        assert (inputs[1:, 0] != inputs[1:, 1]).any() and (inputs[:, :, 4] == 1).all()
         # The third is never accepted: its reads are drawn from pieces 2 to 6.
         assert set(inputs[1:, 0, 2]) <= set(range(2, 7)) and len(set(inputs[1:, 0, 2])) > 1
 
     def test_noise_needs_to_know_the_pieces(self):
         config = Refinement(remask=RemaskBelowThreshold(), replace=ReplaceWithRandom())
         with pytest.raises(PadirError, match="say how many there are in num_pieces"):
-            refine(seen_more_clearly, jnp.array([[M, M, M, M, 1]]), jnp.array([5]), jnp.ones(1, bool), config, key=KEY)
+            refine(
+                seen_more_clearly,
+                jnp.array([[M, M, M, M, 1]]),
+                jnp.array([5]),
+                jnp.ones(1, bool),
+                config,
+                keys=KEY[None],
+            )
 
     def test_stop_when_stable_and_certain(self):
         """The proposals are the same from the first step on; in the second the mean entropy is below 0.5 nats."""
@@ -330,6 +338,6 @@ class TestRefused:
             Refinement(**options)
 
     def test_sampling_at_a_fixed_temperature_is_as_before(self):
-        tokens, _ = Sampling(1.0)(TestAnnealing.LOGITS[None, None], KEY)
-        again, _ = Sampling(1.0)(TestAnnealing.LOGITS[None, None], KEY, jnp.asarray(0.3))
+        tokens, _ = Sampling(1.0)(TestAnnealing.LOGITS[None, None], KEY[None])
+        again, _ = Sampling(1.0)(TestAnnealing.LOGITS[None, None], KEY[None], jnp.asarray(0.3))
         assert tokens.tolist() == again.tolist()

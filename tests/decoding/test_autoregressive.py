@@ -112,9 +112,9 @@ def test_samples_are_drawn_by_the_models_odds_and_ranked():
     samples = 4000
     config = Autoregressive(alpha=0.0, sampling=Sampling(1.0), num_samples=samples)
     live, limits = jnp.array([True, True, False]), jnp.array([3, 3, 3])
-    found = decode(stub(table), EMPTY, live, limits, 3, config, jax.random.key(0))
+    found = decode(stub(table), EMPTY, live, limits, 3, config, jnp.stack([jax.random.key(0)] * 3))
     assert found.tokens.shape == (3, samples, 3)
-    # Both sources are equal, and so must their samples be.
+    # Both sources have the same key, and so must have the same samples.
     np.testing.assert_array_equal(found.tokens[0], found.tokens[1])
     assert not found.tokens[2].any() and not found.steps_run[2].any()
     kinds = {(2, 1, 0): 0.7, (3, 1, 0): 0.18, (3, 2, 1): 0.12}
@@ -132,7 +132,9 @@ def test_each_position_draws_anew():
     table = np.zeros((VOCAB, VOCAB))
     table[:, [0, 1]] = -np.inf
     config = Autoregressive(sampling=Sampling(1.0))
-    found = decode(stub(table), EMPTY, jnp.array([True]), jnp.array([30]), 30, config, jax.random.key(0))
+    found = decode(
+        stub(table), EMPTY, jnp.array([True]), jnp.array([30]), 30, config, jax.random.split(jax.random.key(0), 1)
+    )
     assert set(found.tokens[0, 0].tolist()) == set(range(2, VOCAB))
     assert found.scores[0, 0] == pytest.approx(-np.log(VOCAB - 2), rel=1e-5)
 

@@ -39,10 +39,10 @@ def decoded(config, tables, specs=CONSTRAINTS, limits=LIMITS, seed=0):
     live = jnp.ones(len(specs), bool)
 
     @jax.jit
-    def run(automaton, limits, key):
-        return constrained.decode(step, empty_cache(), live, limits, LONGEST, config, key, automaton)
+    def run(automaton, limits, keys):
+        return constrained.decode(step, empty_cache(), live, limits, LONGEST, config, keys, automaton)
 
-    return jax.device_get(run(automaton, jnp.array(limits), jax.random.key(seed)))
+    return jax.device_get(run(automaton, jnp.array(limits), jax.random.split(jax.random.key(seed), len(specs))))
 
 
 def written(found, row, number=0):

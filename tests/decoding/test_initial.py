@@ -27,27 +27,27 @@ def test_mask_range_gives_each_position_its_own_mask():
 
 
 def test_random_is_uniform_over_pieces_without_padding():
-    start = jax.vmap(lambda key: StartWithRandom()(key, jnp.array([101]), 101, IDS)[0])
-    tokens = start(jax.random.split(KEY, 260))
+    tokens = StartWithRandom()(jax.random.split(KEY, 260), jnp.full(260, 101), 101, IDS)
     assert (tokens[:, 100] == 1).all(), "EOS is no secret"
     counts = np.bincount(np.ravel(tokens[:, :100]), minlength=128)
     assert counts[:2].sum() == 0 and counts[28:].sum() == 0
     # 26 pieces, 1,000 expected each: standard deviation 31.
     assert (abs(counts[2:28] - 1000) < 150).all()
+    assert abs((tokens[0, :100] == tokens[1:, :100]).mean() - 1 / 26) < 0.01, "no two rows share their start"
 
 
 def test_random_is_reproducible_and_ends_in_eos_and_padding():
-    lengths = jnp.array([3, 0, 5])
-    tokens = StartWithRandom()(KEY, lengths, 5, IDS)
+    lengths, keys = jnp.array([3, 0, 5]), jax.random.split(KEY, 3)
+    tokens = StartWithRandom()(keys, lengths, 5, IDS)
     np.testing.assert_array_equal((tokens != 0).sum(-1), lengths)
     assert tokens[0, 2] == tokens[2, 4] == 1
-    np.testing.assert_array_equal(tokens, StartWithRandom()(KEY, lengths, 5, IDS))
-    assert (tokens != StartWithRandom()(jax.random.key(1), lengths, 5, IDS)).any()
+    np.testing.assert_array_equal(tokens, StartWithRandom()(keys, lengths, 5, IDS))
+    assert (tokens != StartWithRandom()(jax.random.split(jax.random.key(1), 3), lengths, 5, IDS)).any()
 
 
 def test_random_depends_neither_on_padding_nor_on_the_rest_of_the_batch():
     """Or a translation would depend on its bucket and on the sentences beside it (DESIGN section 8)."""
-    lengths = jnp.array([3, 5])
-    tokens = StartWithRandom()(KEY, lengths, 5, IDS)
-    np.testing.assert_array_equal(StartWithRandom()(KEY, lengths, 8, IDS)[:, :5], tokens)
-    np.testing.assert_array_equal(StartWithRandom()(KEY, lengths[1:], 5, IDS)[0], tokens[1])
+    lengths, keys = jnp.array([3, 5]), jax.random.split(KEY, 2)
+    tokens = StartWithRandom()(keys, lengths, 5, IDS)
+    np.testing.assert_array_equal(StartWithRandom()(keys, lengths, 8, IDS)[:, :5], tokens)
+    np.testing.assert_array_equal(StartWithRandom()(keys[1:], lengths[1:], 5, IDS)[0], tokens[1])

@@ -250,6 +250,7 @@ class TestAgainstAPlainLoop:
     """Random networks: a table of logits for the token itself and one for its left neighbour."""
 
     ROWS, LENGTH, STEPS, SIZE, HYPOTHESES = 12, 7, 6, 9, 3
+    KEYS = jax.random.split(KEY, ROWS // HYPOTHESES)
 
     def tables(self, seed):
         return np.random.default_rng(seed).normal(size=(2, self.SIZE, self.SIZE)).astype(np.float32)
@@ -272,14 +273,14 @@ class TestAgainstAPlainLoop:
         assert isinstance(policy, RemaskNothing)
         return set()
 
-    def draw(self, rows, config, step, hypothesis):
-        """The row alone, at its place among the hypotheses of a source."""
+    def draw(self, rows, config, step, hypothesis, key):
+        """The row alone, at its place among the hypotheses of a source, which has this key."""
         alone = np.zeros((1, self.HYPOTHESES, *rows.shape), np.float32)
         alone[0, hypothesis] = rows
-        tokens, log_probs = config.sampling(jnp.asarray(alone), jax.random.fold_in(KEY, step))
+        tokens, log_probs = config.sampling(jnp.asarray(alone), jax.random.fold_in(key, step)[None])
         return tokens[0, hypothesis].tolist(), log_probs[0, hypothesis].tolist()
 
-    def plain(self, tables, initial, length, config, hypothesis):
+    def plain(self, tables, initial, length, config, hypothesis, key):
         """One row alone: lists and ifs."""
         size = len(initial)
         tokens, steps, trace = list(initial), 0, []
@@ -288,7 +289,7 @@ class TestAgainstAPlainLoop:
         for step in range(self.STEPS):
             rows = tables[0][tokens] + tables[1][np.roll(tokens, 1)]
             total = total + rows
-            drawn, drawn_log_probs = self.draw(rows, config, step, hypothesis)
+            drawn, drawn_log_probs = self.draw(rows, config, step, hypothesis, key)
             for i in range(size):
                 if not config.rewrite_only_remasked or i in hidden:
                     proposal[i] = drawn[i] if i < length else 0
@@ -349,7 +350,7 @@ class TestAgainstAPlainLoop:
                 return StepOutput(found, rejecter_logits=jnp.where(found.argmax(-1) % 3 == 0, -1.0, 1.0))
 
             live = jnp.ones(self.ROWS, bool)
-            return refine(logits, initial, lengths, live, config, key=KEY, hypotheses=self.HYPOTHESES)
+            return refine(logits, initial, lengths, live, config, keys=self.KEYS, hypotheses=self.HYPOTHESES)
 
         steps_seen = set()
         for seed in range(4):
@@ -360,7 +361,9 @@ class TestAgainstAPlainLoop:
             tables = self.tables(seed)
             state = jax.device_get(fast(tables, initial, lengths))
             for row in range(self.ROWS):
-                expected = self.plain(tables, initial[row].tolist(), lengths[row], config, row % self.HYPOTHESES)
+                source, hypothesis = divmod(row, self.HYPOTHESES)
+                given = initial[row].tolist(), lengths[row], config, hypothesis, self.KEYS[source]
+                expected = self.plain(tables, *given)
                 tokens, proposal, log_probs, steps, trace = expected
                 assert state.tokens[row].tolist() == tokens
                 assert state.proposal[row].tolist() == proposal

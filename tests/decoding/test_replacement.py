@@ -1,5 +1,7 @@
 """What goes to remasked positions."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from padir.decoding.replacement import (
     ReplaceWithPrevious,
     ReplaceWithRandom,
     ReplaceWithSummedLogits,
-    random_pieces,
+    noise_of_step,
 )
 from padir.decoding.state import ReplaceView
 
@@ -31,15 +33,15 @@ def test_noise_but_the_end_keeps_its_eos():
     assert ReplaceWithRandom()(ReplaceView(INITIAL, READ, None, jnp.array([[4, 5, 6]]))).tolist() == [[4, 5, 1]]
 
 
-def test_noise_is_uniform_over_pieces_and_does_not_depend_on_how_much_is_drawn():
-    key = jax.random.key(3)
-    pieces = np.asarray(random_pieces(key, (3, 4000), 10))
-    # Ids 2 to 9; expected 1,500 of each, with a standard deviation of 36.
-    counts = np.bincount(pieces.ravel(), minlength=10)
-    assert counts[:2].tolist() == [0, 0] and len(counts) == 10
-    assert abs(counts[2:] - 1500).max() < 5 * 36
-    assert (pieces[:2, :50] == random_pieces(key, (2, 50), 10)).all()
-    assert (pieces[0] != pieces[1]).mean() > 0.8
+def test_noise_differs_by_source_step_and_hypothesis_and_not_by_what_lies_beside_it():
+    keys = jax.random.split(jax.random.key(3), 2)
+    inside = jnp.ones((4, 60), bool)
+    drawn = np.asarray(noise_of_step(keys, jnp.int32(1), 2, inside, 10))
+    assert ((drawn >= 2) & (drawn < 10)).all()
+    for one, other in itertools.combinations([*drawn, *noise_of_step(keys, jnp.int32(2), 2, inside, 10)], 2):
+        assert (one != other).mean() > 0.6
+    alone = noise_of_step(keys[1:], jnp.int32(1), 2, inside[:2, :9], 10)
+    np.testing.assert_array_equal(alone, drawn[2:, :9])
 
 
 def test_only_what_is_needed_is_carried_or_drawn():

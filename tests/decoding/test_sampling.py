@@ -123,14 +123,14 @@ def test_bfloat16_logits_are_normalised_in_float32():
 def frequencies(sampling, odds=ODDS):
     """How often each token is drawn from logits log(odds)."""
     logits = jnp.broadcast_to(jnp.log(jnp.asarray(odds)), (1, DRAWS, len(odds)))
-    tokens, _ = jax.jit(sampling)(logits, KEY)
+    tokens, _ = jax.jit(sampling)(logits, KEY[None])
     return np.bincount(np.asarray(tokens)[0], minlength=len(odds)) / DRAWS
 
 
 class TestSampling:
     def test_the_default_is_greedy(self):
         logits = jax.random.normal(KEY, (3, 4, 9))
-        for found, expected in zip(Sampling()(logits, KEY), greedy(logits), strict=True):
+        for found, expected in zip(Sampling()(logits, jax.random.split(KEY, 3)), greedy(logits), strict=True):
             np.testing.assert_array_equal(found, expected)
 
     @pytest.mark.parametrize(
@@ -171,28 +171,30 @@ class TestSampling:
     @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.6}])
     def test_log_probabilities_are_the_models_own(self, options):
         logits = jnp.broadcast_to(jnp.log(jnp.asarray(ODDS)), (1, 50, 5)).astype(jnp.bfloat16)
-        tokens, log_probs = jax.jit(Sampling(0.7, **options))(logits, KEY)
+        tokens, log_probs = jax.jit(Sampling(0.7, **options))(logits, KEY[None])
         assert tokens.dtype == jnp.int32 and log_probs.dtype == jnp.float32
         assert tokens.shape == log_probs.shape == (1, 50)
         np.testing.assert_allclose(log_probs, np.log(ODDS / 16)[tokens], atol=0.01)
 
-    def test_rows_share_their_noise_and_further_positions_change_nothing(self):
+    def test_rows_draw_by_their_keys_and_further_positions_change_nothing(self):
         logits = jax.random.normal(KEY, (1, 2, 6, 30))
         sampling = Sampling(2.0)
         draw = jax.jit(sampling)
-        tokens, _ = draw(logits, KEY)
-        batch, _ = draw(jnp.pad(jnp.tile(logits, (3, 1, 1, 1)), ((0, 0), (0, 2), (0, 3), (0, 0))), KEY)
-        for row in range(3):
+        tokens, _ = draw(logits, KEY[None])
+        keys = jnp.stack([KEY, jax.random.key(9), KEY])
+        batch, _ = draw(jnp.pad(jnp.tile(logits, (3, 1, 1, 1)), ((0, 0), (0, 2), (0, 3), (0, 0))), keys)
+        for row in (0, 2):
             np.testing.assert_array_equal(batch[row, :2, :6], tokens[0])
+        assert (batch[1, :2, :6] != tokens[0]).mean() > 0.5, "another row has other noise"
         assert len(np.unique(tokens)) > 5, "each position has its own noise"
         assert draw(logits[0, 0, 0], KEY)[0].shape == ()
 
     def test_the_key_decides(self):
         logits = jnp.zeros((1, 20, 30))
         draw = jax.jit(Sampling(1.0))
-        first, again = (draw(logits, KEY)[0] for _ in range(2))
+        first, again = (draw(logits, KEY[None])[0] for _ in range(2))
         np.testing.assert_array_equal(first, again)
-        assert (draw(logits, jax.random.key(1))[0] != first).any()
+        assert (draw(logits, jax.random.key(1)[None])[0] != first).any()
 
     @pytest.mark.parametrize(
         ("options", "message"),

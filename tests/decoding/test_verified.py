@@ -45,7 +45,7 @@ class Tables:
             written.append(int(table[len(written), written[-1] if written else START_ID].argmax()))
         return written
 
-    def job(self, config, rows, limits=None, key=None):
+    def job(self, config, rows, limits=None, keys=None):
         """Of the sources `rows`."""
         sources = jnp.asarray(rows)
 
@@ -67,11 +67,11 @@ class Tables:
             return StartWithMask()(None, lengths, ROOM, IDS)
 
         limits = jnp.full(len(rows), ROOM) if limits is None else jnp.asarray(limits)
-        return verified.Job(start, draft, verify, config, limits, key)
+        return verified.Job(start, draft, verify, config, limits, keys)
 
-    def decode(self, config, rows, lengths, *, longest=None, limits=None, key=None):
+    def decode(self, config, rows, lengths, *, longest=None, limits=None, keys=None):
         longest = np.full(len(rows), ROOM) if longest is None else np.asarray(longest)
-        job = self.job(config, rows, limits, key)
+        job = self.job(config, rows, limits, keys)
         state = verified.initial_state(jnp.ones(len(rows), bool), EMPTY, ROOM)
         lengths = jnp.asarray(lengths).reshape(len(rows), -1)
         state = verified.rounds(job, state, lengths, jnp.asarray(longest), int(longest.max()))
@@ -215,7 +215,7 @@ def test_sampling_has_the_law_of_the_verifier():
     @jax.jit
     @jax.vmap
     def draw(key):
-        job = tables.job(config, [0], limits=[length], key=key)
+        job = tables.job(config, [0], limits=[length], keys=key[None])
 
         def offer(tokens, position, count):
             places = jnp.broadcast_to(jnp.arange(count) if position.ndim == 0 else position, (1, count))
@@ -224,7 +224,9 @@ def test_sampling_has_the_law_of_the_verifier():
         job = dataclasses.replace(job, draft_fn=offer)
         state = verified.initial_state(jnp.ones(1, bool), EMPTY, ROOM)
         state = verified.rounds(job, state, jnp.array([[2]]), jnp.array([2]), 2)
-        return verified.finish(dataclasses.replace(job, key=jax.random.fold_in(key, 99)), state).tokens[0, :length]
+        return verified.finish(dataclasses.replace(job, keys=jax.random.fold_in(key, 99)[None]), state).tokens[
+            0, :length
+        ]
 
     found = np.asarray(draw(jax.random.split(jax.random.key(1), draws)))
     expected = {}

@@ -19,7 +19,7 @@ from padir.decoding.sampling import Sampling, log_probabilities
 from padir.decoding.value_guided import ValueGuided
 from padir.decoding.verifiers import AlwaysAccept, Probe, RandomVerifier
 from padir.errors import PadirError
-from padir.models.guided import Judge, number_of_source
+from padir.models.guided import Judge
 from padir.types import EOS_ID
 
 MODEL = dataclasses.replace(
@@ -220,16 +220,6 @@ def test_a_trained_verifier_weighs_the_likeliest_next_tokens(weighed):
         passes = min(weighed, width) + 1
         np.testing.assert_array_equal(found.steps_run, np.asarray(found.queries.queries + found.failed) * passes)
         np.testing.assert_array_equal(found.queries.erased, 0)
-
-
-def test_sources_have_numbers_of_their_own():
-    sources = tiny_models.rows(200, 9, seed=3)
-    numbers = number_of_source(sources)
-    np.testing.assert_array_equal(numbers, number_of_source(jnp.pad(sources, ((0, 0), (0, 5)))))
-    distinct = len(np.unique(np.asarray(sources), axis=0))
-    assert len(np.unique(numbers)) == distinct
-    # Not the same tokens in another order.
-    assert len(set(number_of_source(jnp.array([[3, 4, 5, 1], [4, 3, 5, 1], [5, 4, 3, 1]])).tolist())) == 3
 
 
 @pytest.mark.parametrize(
