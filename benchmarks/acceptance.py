@@ -30,7 +30,7 @@ from padir.decoding.threshold import RemaskBelowThreshold
 from padir.evaluation.evaluate import decode_examples, score
 from padir.files.atomic import write_text
 from padir.inference.translator import load
-from padir.metrics.quality import paired_bootstrap
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.runs.directory import check_vocabulary
 
 BASELINE = "mask-predict, 10 steps"

@@ -28,8 +28,8 @@ from quality_runs import has_model
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.metrics.counts import count_sentences
-from padir.metrics.quality import paired_bootstrap
 from padir.metrics.randomization import approximate_randomization
 
 PLAIN = "as it is"

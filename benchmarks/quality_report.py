@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from quality_models import MODELS, REFERENCE
 
 from padir.data.records import Example
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.metrics.counts import count_sentences
-from padir.metrics.quality import paired_bootstrap
 from padir.metrics.randomization import approximate_randomization
 
 Rows = Mapping[str, Mapping[str, Any]]

@@ -27,7 +27,7 @@ from padir.decoding.refinement import Refinement
 from padir.evaluation.evaluate import decode_examples, score
 from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
-from padir.metrics.quality import paired_bootstrap
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
 from padir.nn import weights

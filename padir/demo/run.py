@@ -36,7 +36,7 @@ from padir.inference import page
 from padir.inference.distill import distill
 from padir.inference.trace import watch
 from padir.inference.translator import Translation, Translator, load
-from padir.metrics.quality import paired_bootstrap
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import LossConfig
 from padir.models.kinds import DecodeConfig

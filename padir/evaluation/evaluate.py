@@ -22,6 +22,7 @@ from padir.evaluation.system_description import describe_system
 from padir.files.atomic import make_folder, write_text
 from padir.files.paths import as_path
 from padir.inference.translator import Translation, Translator, load
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.metrics.breakdown import Items, by_length, check_buckets
 from padir.metrics.comet_process import check_comet, comet_scores
 from padir.metrics.counts import count_sentences
@@ -30,7 +31,6 @@ from padir.metrics.quality import (
     evaluate_hypotheses,
     load_checker,
     make_metrics,
-    paired_bootstrap,
     tokenizer_of,
 )
 from padir.metrics.randomization import approximate_randomization

@@ -1,4 +1,4 @@
-"""Translation quality: BLEU, chrF, TER, validity, stutter, and significance tests.
+"""Translation quality: BLEU, chrF, TER, validity and stutter.
 
 Scores are computed on raw text with sacreBLEU's own tokenisation. Each comes with sacreBLEU's signature, which records
 how it was computed; scores with different signatures must not be compared (paper, section 4.2.3, "Discussion on
@@ -7,16 +7,13 @@ metrics").
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.significance import PairedTest
 
 from padir.errors import PadirError
 from padir.metrics.stutter import stutter_per_100_words
@@ -26,9 +23,6 @@ Checker = Callable[[str, str], bool]
 
 # BLEU's tokeniser for target languages in which spaces do not separate words.
 _TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-
-# The seed that sacreBLEU uses if none is given, so that our numbers are those of its command line.
-DEFAULT_SEED = 12345
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,38 +67,6 @@ class QualityScores:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class PairedComparison:
-    """The comparison of a system with a baseline in one metric, by paired bootstrap resampling (Koehn, 2004).
-
-    Attributes:
-      score: the system's corpus score, 0 to 100.
-      baseline_score: the baseline's corpus score, 0 to 100.
-      difference: score - baseline_score.
-      p_value: probability of a difference of at least this size, in either direction, by chance; 1.0 for a difference
-        of 0.
-      mean: mean of the system's score over the resamples.
-      ci: half the width of the 95% interval around `mean` (sacreBLEU prints "mean ± ci").
-      baseline_mean: as `mean`, for the baseline.
-      baseline_ci: as `ci`, for the baseline.
-      signature: sacreBLEU's signature, with the number of resamples (bs) and the seed.
-    """
-
-    score: float
-    baseline_score: float
-    difference: float
-    p_value: float
-    mean: float
-    ci: float
-    baseline_mean: float
-    baseline_ci: float
-    signature: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the comparison under its attribute names, ready for JSON."""
-        return dataclasses.asdict(self)
-
-
 def evaluate_hypotheses(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -131,12 +93,12 @@ def evaluate_hypotheses(
       PadirError: counts differ, there is nothing to score, the checker lacks sources, or sacreBLEU has no such
         tokeniser.
     """
-    _check_counts(hypotheses=hypotheses, references=references)
+    check_counts(hypotheses=hypotheses, references=references)
     validity = None
     if checker is not None:
         if sources is None:
             raise PadirError("validity needs the source sentences: pass sources= together with checker=")
-        _check_counts(hypotheses=hypotheses, sources=sources)
+        check_counts(hypotheses=hypotheses, sources=sources)
         valid = sum(bool(checker(source, text)) for source, text in zip(sources, hypotheses, strict=True))
         validity = 100.0 * valid / len(hypotheses)
     metrics = make_metrics(tokenize) | ({"ter": make_ter(tokenize)} if with_ter else {})
@@ -156,58 +118,9 @@ def evaluate_hypotheses(
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> tuple[float, str]:
     """Corpus BLEU, 0 to 100, and its signature; arguments and errors as for `evaluate_hypotheses`."""
-    _check_counts(hypotheses=hypotheses, references=references)
+    check_counts(hypotheses=hypotheses, references=references)
     bleu = make_metrics(tokenize)["bleu"]
     return bleu.corpus_score(hypotheses, [references]).score, str(bleu.get_signature())
-
-
-def paired_bootstrap(
-    hypotheses: Sequence[str],
-    baseline_hypotheses: Sequence[str],
-    references: Sequence[str],
-    *,
-    samples: int = 1000,
-    seed: int = DEFAULT_SEED,
-    tokenize: str = "13a",
-) -> dict[str, PairedComparison]:
-    """Compares two systems' output with sacreBLEU's paired bootstrap test.
-
-    Memory: sacreBLEU holds all resamples of one system at once. For chrF they take 72 bytes x samples x sentences, e.g.
-    0.2 GB for 3,000 sentences and 1,000 samples.
-
-    Args:
-      hypotheses: the system's output.
-      baseline_hypotheses: the baseline's output for the same sources.
-      references: one reference for each.
-      samples: number of resamples.
-      seed: seed of the resampling, 1 or more; the same seed gives the same numbers.
-      tokenize: sacreBLEU's tokeniser for BLEU.
-
-    Returns:
-      {'bleu': comparison, 'chrf': comparison}.
-
-    Raises:
-      PadirError: counts differ, there is nothing to score, samples or seed is below 1, or sacreBLEU has no such
-        tokeniser.
-    """
-    _check_counts(hypotheses=hypotheses, references=references)
-    _check_counts(baseline_hypotheses=baseline_hypotheses, references=references)
-    if samples < 1:
-        raise PadirError(f"samples must be 1 or more, not {samples}")
-    if seed < 1:
-        # sacreBLEU takes the seed 0 as "no seed", so that results would differ from run to run.
-        raise PadirError(f"seed must be 1 or more, not {seed}")
-    with _sacrebleu_seed(seed):
-        test = PairedTest(
-            [("baseline", baseline_hypotheses), ("system", hypotheses)],
-            make_metrics(tokenize),
-            [references],
-            test_type="bs",
-            n_samples=samples,
-        )
-        signatures, results = test()
-    by_name = {"bleu": "BLEU", "chrf": "chrF2"}
-    return {key: _comparison(*results[name], signature=str(signatures[name])) for key, name in by_name.items()}
 
 
 def load_checker(name: str) -> Checker:
@@ -275,40 +188,10 @@ def make_ter(tokenize: str) -> TER:
     return TER(normalized=True, asian_support=True) if tokenize in ("zh", "ja-mecab") else TER()
 
 
-def _comparison(baseline, system, *, signature: str) -> PairedComparison:
-    difference = system.score - baseline.score
-    return PairedComparison(
-        score=float(system.score),
-        baseline_score=float(baseline.score),
-        difference=float(difference),
-        # sacreBLEU counts the resamples that differ by *more* than the observed difference. With no difference at
-        # all it therefore reports its smallest p-value, as if "no difference" were significant.
-        p_value=1.0 if difference == 0 else float(system.p_value),
-        mean=float(system.mean),
-        ci=float(system.ci),
-        baseline_mean=float(baseline.mean),
-        baseline_ci=float(baseline.ci),
-        signature=signature,
-    )
-
-
-def _check_counts(**named: Sequence[str]) -> None:
+def check_counts(**named: Sequence[str]) -> None:
+    """Refuses two lists of sentences that are empty or differ in their number, by the names that they are given."""
     (first, left), (second, right) = named.items()
     if len(left) != len(right):
         raise PadirError(f"{len(left)} {first} but {len(right)} {second}: give one for each, in the same order")
     if not left:
         raise PadirError(f"no {first} and no {second}: there is nothing to score")
-
-
-@contextlib.contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Sets the environment variable that sacreBLEU reads its seed from, and restores it afterwards."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before

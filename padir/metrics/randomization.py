@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 
 from padir.errors import PadirError
+from padir.metrics.bootstrap import DEFAULT_SEED, TIE
 from padir.metrics.counts import SCORES, SentenceCounts
-from padir.metrics.quality import DEFAULT_SEED
 
 # Trials computed at once; in float64 their swaps take 24 MB for 3,000 sentences.
 _AT_ONCE = 1000
-# A difference below this is a rounding error: different counts change a score by more.
-_TIE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def approximate_randomization(
     for start in range(0, trials, _AT_ONCE):
         swaps = generator.integers(2, size=(min(_AT_ONCE, trials - start), len(system)), dtype=np.int8)
         for name, found in zip(names, swapped_differences(system, baseline, swaps), strict=True):
-            reached[name] += int((np.abs(found) >= np.abs(observed[name]) - _TIE).sum())
+            reached[name] += int((np.abs(found) >= np.abs(observed[name]) - TIE).sum())
     return {
         name: RandomizationTest(float(observed[name][0]), (reached[name] + 1) / (trials + 1), trials, seed)
         for name in names
@@ -132,5 +130,5 @@ def randomized_mean(
         size = (min(_AT_ONCE, trials - start), differences.size)
         # A swap changes the sign of a sentence's difference.
         signs = 1 - 2 * generator.integers(2, size=size, dtype=np.int8)
-        reached += int((np.abs(signs @ differences) >= abs(differences.sum()) - _TIE).sum())
+        reached += int((np.abs(signs @ differences) >= abs(differences.sum()) - TIE).sum())
     return RandomizationTest(float(differences.mean()), (reached + 1) / (trials + 1), trials, seed)

@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN, PreservationPolicy
 
+from padir.checks import finite_or_none
 from padir.errors import PadirError, StorageError
 from padir.files.atomic import rename_folder, write_text
 from padir.files.checksums import write_checksums
@@ -215,14 +216,16 @@ class Checkpointer:
             write_checksums(folder, _ITEMS)
 
     def add_loss(self, loss: float) -> None:
-        """Adds a loss to the newest checkpoint if it has none. With several processes, the first one's loss is used.
+        """Adds a loss to the newest checkpoint if it has none, and the loss is finite. All processes must call it.
 
         Args:
-          loss: the validation loss, by which the best checkpoints are chosen.
+          loss: the validation loss, by which the best checkpoints are chosen; that of the first process is used.
         """
 
         @first_process
         def write_loss() -> None:
+            if finite_or_none(loss) is None:
+                return
             folder = self._folder / str(self.latest_step()) / LOSS_FILE.parent
             if not (folder / LOSS_FILE.name).exists():
                 folder.mkdir(exist_ok=True)

@@ -144,6 +144,16 @@ def all_say(answer: bool) -> bool:
     return answer if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.int32(answer)).all())
 
 
+# What a failure of the first process is in the others, the most general kinds first.
+_KINDS = (RuntimeError, PadirError, StorageError)
+
+
+def _told_as(failure: Exception) -> int:
+    """The most special of `_KINDS` that a failure belongs to, as its index."""
+    kind = kind_of(failure)
+    return max((index for index, known in enumerate(_KINDS) if kind is not None and issubclass(kind, known)), default=0)
+
+
 def first_process(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator: only the first process runs the function, and the others wait for it and fail if it fails.
 
@@ -167,11 +177,10 @@ def first_process(function: Callable[..., None]) -> Callable[..., None]:
             except Exception as error:
                 failure = error  # Raised below, after the others have been told.
         wait_for_all()
-        kinds = (None, RuntimeError, PadirError, StorageError)
-        kind = kinds[first_decides(0 if failure is None else kinds.index(kind_of(failure) or RuntimeError))]
+        told = first_decides(-1 if failure is None else _told_as(failure))
         if failure is not None:
             raise failure
-        if kind is not None:
-            raise kind(f"{function.__name__} failed in process 0; see the message of that process")
+        if told >= 0:
+            raise _KINDS[told](f"{function.__name__} failed in process 0; see the message of that process")
 
     return in_first_process

@@ -294,7 +294,7 @@ class Loop:
             if measured is None:
                 raise Preempted(f"{self._run.run_dir}: told to stop; still at step {step} of {self._run.num_steps}")
             loss = measured[self._loss]
-        if self._cadence.keep_best and finite_or_none(loss) is not None:
+        if self._cadence.keep_best:
             self._checkpointer.add_loss(loss)
         if measured:
             self._writer.write(step, measured)

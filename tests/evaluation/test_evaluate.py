@@ -22,8 +22,9 @@ from padir.evaluation.evaluation_set import open_set
 from padir.evaluation.report import summary
 from padir.evaluation.tables import tables
 from padir.inference.translator import Translation, Translator
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.metrics.counts import count_sentences
-from padir.metrics.quality import evaluate_hypotheses, paired_bootstrap
+from padir.metrics.quality import evaluate_hypotheses
 from padir.metrics.randomization import approximate_randomization
 from padir.metrics.stutter import stutter_per_100_tokens, token_stutter, word_stutter
 

@@ -7,8 +7,9 @@ from html.parser import HTMLParser
 import pytest
 
 from padir.evaluation.side_by_side import Side, marked, page
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.metrics.counts import count_sentences
-from padir.metrics.quality import evaluate_hypotheses, paired_bootstrap
+from padir.metrics.quality import evaluate_hypotheses
 
 SOURCES = ["ein <script>alert('x')</script> Satz", 'שלום & "Welt"', "drei </td> vier"]
 REFERENCES = ["a <b>sentence</b> here now", "hello & 'world'", "three four five six"]

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from padir.errors import PadirError, StorageError
+from padir.runs.checkpoint_files import DamagedCheckpointError
 from padir.runtime import distributed
 
 SLURM = {
@@ -136,6 +137,7 @@ def test_alone_a_process_is_the_first(capsys):
         (OSError(errno.EIO, "Input/output error"), StorageError),
         (FileNotFoundError(errno.ENOENT, "No such file"), PadirError),
         (KeyError("a defect"), RuntimeError),
+        (DamagedCheckpointError("broken"), PadirError),
     ],
 )
 def test_the_others_end_as_the_first_does(error, others, monkeypatch):

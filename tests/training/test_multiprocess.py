@@ -223,6 +223,10 @@ def test_all_stop_after_the_same_step_when_one_is_told_to(launch, tmp_path):
     assert f"resuming at step {last} of {last + 5}" in done.stderr
     assert list(losses(run_dir, "validation/loss")) == list(range(1, last + 6))
     assert list(losses(run_dir)) == list(range(1, last + 6))
+    # It goes on after a step that has been evaluated, whose loss only the first process has read.
+    done = launch(run_dir, *often, f"--gin.train.num_steps={last + 7}")
+    assert done.returncode == 0, done.stderr
+    assert list(losses(run_dir, "validation/loss")) == list(range(1, last + 8))
 
 
 def test_what_the_first_process_refuses_ends_them_all(launch, trained):

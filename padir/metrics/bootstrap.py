@@ -1,0 +1,165 @@
+"""Paired bootstrap resampling, a significance test for the difference between two systems.
+
+New test sets are drawn from the sentences, with replacement, and both systems are scored on each (Koehn, 2004). How
+much the difference of their scores varies there says how much of it may be chance. The p-value is that of the two-sided
+test with centred differences (Efron and Tibshirani, 1993, section 16.2): the share of resamples, the observed one
+included, whose difference is at least as far from the mean of all as the observed one is from 0.
+
+sacreBLEU also has this test, but takes the absolute value of the differences before it subtracts their mean. What is
+left varies less than the differences do, so that its p-values are too small: of two systems that are equally good it
+calls one better, at a level of 0.05, in about one comparison of seven, and hardly ever reports more than 0.45.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from padir.errors import PadirError
+from padir.metrics.counts import SCORES, SentenceCounts, count_sentences
+from padir.metrics.quality import check_counts, make_metrics
+
+# The seed that sacreBLEU uses if none is given.
+DEFAULT_SEED = 12345
+# Resamples that are summed at once; in float64 they take 24 MB for 3,000 sentences.
+_AT_ONCE = 1000
+# A difference below this is a rounding error: different counts change a score by more.
+TIE = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedComparison:
+    """The comparison of a system with a baseline in one metric, by paired bootstrap resampling.
+
+    Attributes:
+      score: the system's corpus score, 0 to 100.
+      baseline_score: the baseline's corpus score, 0 to 100.
+      difference: score - baseline_score.
+      p_value: probability of a difference of at least this size, in either direction, by chance; never 0.
+      mean: mean of the system's score over the resamples.
+      ci: half the width of the 95% interval around `mean`.
+      baseline_mean: as `mean`, for the baseline.
+      baseline_ci: as `ci`, for the baseline.
+      signature: sacreBLEU's signature of the score, with the number of resamples (bs) and their seed.
+    """
+
+    score: float
+    baseline_score: float
+    difference: float
+    p_value: float
+    mean: float
+    ci: float
+    baseline_mean: float
+    baseline_ci: float
+    signature: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the comparison under its attribute names, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def paired_bootstrap(
+    hypotheses: Sequence[str],
+    baseline_hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    samples: int = 1000,
+    seed: int = DEFAULT_SEED,
+    tokenize: str = "13a",
+) -> dict[str, PairedComparison]:
+    """Compares two systems' output.
+
+    Args:
+      hypotheses: the system's output.
+      baseline_hypotheses: the baseline's output for the same sources.
+      references: one reference for each.
+      samples: number of resamples.
+      seed: seed of the resampling; the same seed gives the same numbers.
+      tokenize: sacreBLEU's tokeniser for BLEU.
+
+    Returns:
+      {'bleu': comparison, 'chrf': comparison}.
+
+    Raises:
+      PadirError: counts differ, there is nothing to score, `samples` is below 1, or sacreBLEU has no such tokeniser.
+    """
+    check_counts(hypotheses=hypotheses, references=references)
+    check_counts(baseline_hypotheses=baseline_hypotheses, references=references)
+    if samples < 1:
+        raise PadirError(f"samples must be 1 or more, not {samples}")
+    systems = [count_sentences(texts, references, tokenize) for texts in (hypotheses, baseline_hypotheses)]
+    resampled = resampled_scores(systems, samples, seed)
+    observed = [_scores_of_all(system) for system in systems]
+    return {
+        name: _comparison(
+            *(scores[name] for scores in observed),
+            *(scores[name] for scores in resampled),
+            signature=f"{signature}|bs:{samples}|seed:{seed}",
+        )
+        for name, signature in _signatures(hypotheses, references, tokenize).items()
+    }
+
+
+def _scores_of_all(system: SentenceCounts) -> dict[str, float]:
+    return {name: float(score(getattr(system, name).sum(axis=0))) for name, score in SCORES.items()}
+
+
+def _signatures(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> dict[str, str]:
+    metrics = make_metrics(tokenize)
+    for metric in metrics.values():
+        # sacreBLEU knows how many references there are once it has seen some.
+        metric.corpus_score(hypotheses[:1], [references[:1]])
+    return {name: str(metric.get_signature()) for name, metric in metrics.items()}
+
+
+def resampled_scores(systems: Sequence[SentenceCounts], samples: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Corpus scores of systems on the same resamples of their n sentences.
+
+    Args:
+      systems: counts of the same sentences, in the same order.
+      samples: number of resamples.
+      seed: random seed.
+
+    Returns:
+      Of each system, {'bleu': float64 [samples], 'chrf': float64 [samples]}.
+    """
+    generator, size = np.random.default_rng(seed), len(systems[0])
+    found: list[dict[str, list[np.ndarray]]] = [{name: [] for name in SCORES} for _ in systems]
+    for start in range(0, samples, _AT_ONCE):
+        # How often each sentence is drawn. Counts are far below 2^53, so that their sums are exact.
+        times = generator.multinomial(size, np.full(size, 1.0 / size), min(_AT_ONCE, samples - start))
+        for system, scores in zip(systems, found, strict=True):
+            for name, score in SCORES.items():
+                scores[name].append(score(times.astype(np.float64) @ getattr(system, name)))
+    return [{name: np.concatenate(parts) for name, parts in scores.items()} for scores in found]
+
+
+def _comparison(
+    score: float, baseline_score: float, scores: np.ndarray, baseline_scores: np.ndarray, *, signature: str
+) -> PairedComparison:
+    difference = score - baseline_score
+    return PairedComparison(
+        score=score,
+        baseline_score=baseline_score,
+        difference=difference,
+        p_value=centred_p_value(difference, scores - baseline_scores),
+        mean=float(scores.mean()),
+        ci=_half_width(scores),
+        baseline_mean=float(baseline_scores.mean()),
+        baseline_ci=_half_width(baseline_scores),
+        signature=signature,
+    )
+
+
+def centred_p_value(difference: float, resampled: np.ndarray) -> float:
+    """The two-sided p-value of an observed difference, given those of the resamples [samples]."""
+    as_far = np.abs(resampled - resampled.mean()) >= abs(difference) - TIE
+    return float((as_far.sum() + 1) / (resampled.size + 1))
+
+
+def _half_width(scores: np.ndarray) -> float:
+    low, high = np.quantile(scores, (0.025, 0.975))
+    return float(high - low) / 2
