@@ -49,7 +49,7 @@ from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
 from padir.progress import progress
 from padir.runs.directory import check_vocabulary, differences
-from padir.runtime.distributed import first_process, is_first, wait_for_all
+from padir.runtime.distributed import first_decides, first_process, is_first, wait_for_all
 from padir.types import EOS_ID
 
 TRANSLATIONS_FOLDER = "translations"
@@ -146,7 +146,8 @@ def distill(
 
     The translated examples become the train split of the new set. Validation split, test split, vocabulary and the
     checker of translations stay the same, so a model trained on the new set is evaluated like any other. A job that is
-    killed and restarted decodes only the missing chunks, and ends with the same set.
+    killed and restarted decodes only the missing chunks, and ends with the same set. Asked for once more, a complete
+    set stays as it is.
 
     Args:
       data_dir: the prepared set whose sources are translated.
@@ -172,7 +173,7 @@ def distill(
       out for each reason.
 
     Raises:
-      PadirError: the vocabularies differ, `output_dir` holds a complete set or the beginning of another one, a file
+      PadirError: the vocabularies differ, `output_dir` holds another set or the beginning of one, a file
         of translations does not have one line per example, or no translation is left.
     """
     if (run_dir is None) == (translations is None) or (translations is not None and (decode or compute_type)):
@@ -182,8 +183,8 @@ def distill(
     job = _Job(as_path(output_dir), PreparedSet.open(data_dir, data_cache), split, limit, chunk_size)
     if translations is not None:
         outputs = _given(job, as_path(translations))
-        job.claim({"translations": str(as_path(translations).resolve())})
-        _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
+        if job.claimed({"translations": str(as_path(translations).resolve())}, filters):
+            _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
         return Manifest.load(job.directory)
     translator = load(run_dir, seed=seed, compute_type=compute_type)
     check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
@@ -191,10 +192,10 @@ def distill(
         decode = BeamSearch(beam_size=5, num_hypotheses=1)
     decode = translator.checked(decode)
     teacher = {"teacher": str(as_path(run_dir).resolve()), "teacher_step": translator.step}
-    job.claim(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed})
-    _decode(job, translator, decode, batch_size)
-    wait_for_all()
-    _write_set(job, _decoded(job), filters, translator.model.max_target_length)
+    if job.claimed(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed}, filters):
+        _decode(job, translator, decode, batch_size)
+        wait_for_all()
+        _write_set(job, _decoded(job), filters, translator.model.max_target_length)
     return Manifest.load(job.directory)
 
 
@@ -214,8 +215,6 @@ class _Job:
         for name, value in (("limit", limit), ("chunk_size", chunk_size)):
             if value is not None and value < 1:
                 raise PadirError(f"distill.{name}: {value} must be at least 1{', or None for all' * (name == 'limit')}")
-        if (directory / MANIFEST_NAME).exists():
-            raise PadirError(f"{directory}: already holds a prepared set; choose another output_dir or delete this one")
         self.directory, self.data, self.name, self.source = directory, data, split, data.split(split)
         count = len(self.source) if limit is None else min(limit, len(self.source))
         self.chunks = {
@@ -230,14 +229,25 @@ class _Job:
             "chunk_size": chunk_size,
         }
 
-    @first_process
-    def claim(self, origin: dict[str, Any]) -> None:
-        """Adds the origin of the translations to the request, and stores the request in `directory`.
+    def claimed(self, origin: dict[str, Any], filters: DistillFilters) -> bool:
+        """Adds the origin of the translations to the request and stores it; False if the set is complete already.
 
         Raises:
-          PadirError: `directory` holds translations of another request; the message names the differences.
+          PadirError: `directory` holds another set, or translations of another request; the message names the
+            differences.
         """
         self.request = json.loads(json.dumps(self.request | origin))
+        self._claim(filters)
+        return not first_decides((self.directory / MANIFEST_NAME).exists())
+
+    @first_process
+    def _claim(self, filters: DistillFilters) -> None:
+        if (self.directory / MANIFEST_NAME).exists():
+            self._check_finished(filters)
+            # Left behind by a job that was killed at its very end.
+            remove_folder(self.directory / TRANSLATIONS_FOLDER, ignore_errors=True)
+            print(f"{self.directory}: already distilled", file=sys.stderr)
+            return
         path = self.directory / TRANSLATIONS_FOLDER / _REQUEST_FILE
         if path.exists():
             changes = differences(json.loads(path.read_text(encoding="utf-8")), self.request)
@@ -248,6 +258,19 @@ class _Job:
                 )
         make_folder(path.parent)
         write_text(path, json.dumps(self.request, indent=2) + "\n")
+
+    def _check_finished(self, filters: DistillFilters) -> None:
+        """Refuses a complete set that is not the one that this job would make."""
+        task, changes = Manifest.load(self.directory).task, ["it was not distilled"]
+        if task.module == DISTILL_MODULE:
+            stored = {name: value for name, value in task.options.items() if name != "left_out"}
+            wanted = self.request | {"filters": dataclasses.asdict(filters)}
+            changes = differences(*(json.loads(json.dumps(options)) for options in (stored, wanted)))
+        if changes:
+            raise PadirError(
+                f"{self.directory}: already holds another prepared set ({'; '.join(changes)}); "
+                "choose another output_dir or delete this one"
+            )
 
 
 @dataclass(frozen=True)

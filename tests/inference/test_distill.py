@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -90,9 +91,26 @@ def test_a_parallel_teacher_decodes_as_it_does_by_default(tiny, tmp_path):
     assert made.task.options["decode"] == repr(Refinement())
 
 
-def test_an_existing_set_is_not_touched(tiny, distilled):
-    with pytest.raises(PadirError, match="already holds a prepared set; choose another output_dir or delete this one"):
+def test_another_set_is_not_touched(tiny, distilled, tmp_path):
+    with pytest.raises(
+        PadirError, match=r"already holds another prepared set \(.*limit: \d+ there, None now.*\); choose"
+    ):
         distill(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(distilled.directory))
+    shutil.copytree(tiny.data, tmp_path / "prepared")
+    with pytest.raises(PadirError, match=r"already holds another prepared set \(it was not distilled\)"):
+        distill(run_dir=str(tiny.ar), data_dir=str(tiny.data), output_dir=str(tmp_path / "prepared"))
+
+
+def test_a_finished_set_is_finished_although_the_job_was_killed_at_its_very_end(tiny, tmp_path, capsys):
+    request = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path / "set"), "limit": 4}
+    made = distill(**request)
+    (tmp_path / "set" / "translations").mkdir()
+    capsys.readouterr()
+    assert distill(**request) == made
+    assert "set: already distilled" in capsys.readouterr().err
+    assert not (tmp_path / "set" / "translations").exists()
+    with pytest.raises(PadirError, match="filters.max_repeats: None there, 3 now"):
+        distill(**request, filters=DistillFilters(max_repeats=3))
 
 
 def test_what_cannot_be_decoded(tiny, tmp_path):

@@ -95,8 +95,9 @@ def test_the_same_set_as_on_disk(prepared, expected, teacher, bucket, tmp_path, 
     ]
     lines = as_path(f"{bucket}/set/train.jsonl").read_text().splitlines()
     assert [json.loads(line)["target"] for line in lines] == [translated(sentence(number)) for number in range(COUNT)]
-    with pytest.raises(PadirError, match="set: already holds a prepared set; choose another output_dir"):
-        run(data, f"{bucket}/set")
+    assert run(data, f"{bucket}/set") == PreparedSet.open(f"{bucket}/set").manifest
+    with pytest.raises(PadirError, match=r"set: already holds another prepared set \(limit: None there, 5 now"):
+        run(data, f"{bucket}/set", limit=5)
 
 
 SERVER = """
