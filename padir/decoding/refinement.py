@@ -363,14 +363,14 @@ def refinement_step(
     seen, credit = with_credit(state, same, log_probs, config)
     rejecter = None if output is None else output.rejecter_logits
     view = StepView(proposal, seen, inside, state.step, limit, rejecter, state.remasked, written.entropy)
-    remasked = config.remask(view)
+    remasked = config.remask(view) if state.clamped is None else config.remask(view) & ~state.clamped
     noise = noise_of_step(keys, state.step, hypotheses, inside, num_pieces) if config.replace.needs_noise else None
     tokens = jnp.where(remasked, config.replace(ReplaceView(initial, written.read, logits_sum, noise)), proposal)
 
     ranks = None if config.order is None else config.order(view, state.ranks)
     # A position that is known, and that no step predicts, is as certain as can be.
     counted = inside if ranks is None else inside & writable
-    stop_by = stop_view(written, tokens, remasked, log_probs, same.all(-1), counted, config)
+    stop_by = stop_view(written, tokens, remasked, state.remasked, log_probs, same.all(-1), counted, config)
     if ranks is not None:
         # Under other ranks the next step would observe other words.
         stop_by = stop_by.replace(settled=stop_by.settled & (ranks == state.ranks).all(-1))

@@ -197,6 +197,7 @@ class RefinementState:
       steps_run: [N] int32, decoder passes each row took part in before it stopped.
       trace: every step, or None.
       remasked: [N, L] bool, positions that the next step may write; None where it writes all.
+      clamped: [N, L] bool, positions that are never remasked; None if there are none.
       logits_sum: [N, L, V] float32, sum of all steps' logits; None where the replace policy has no use for it.
       read: [N, L] int32, the token that each position was last decoded from; None where a step decodes all.
       memory: what `StepOutput.memory` was then, or None likewise.
@@ -213,6 +214,7 @@ class RefinementState:
     steps_run: Array
     trace: Trace | None = None
     remasked: Array | None = None
+    clamped: Array | None = None
     logits_sum: Array | None = None
     read: Array | None = None
     memory: PyTree = None

@@ -125,6 +125,7 @@ def stop_view(
     written: Written,
     tokens: Array,
     remasked: Array,
+    writable: Array | None,
     log_probs: Array,
     stable: Array,
     counted: Array,
@@ -132,7 +133,8 @@ def stop_view(
 ) -> StopView:
     """What the stop policy is given: [N, L] fields but `stable` [N]; `config` is a `Refinement`.
 
-    `counted` are the positions that the mean entropy is taken over.
+    `writable` are the positions that this step might write, None for all; `counted` are those that the mean entropy is
+    taken over.
     """
     any_remasked = remasked.any(-1)
     mean_entropy = None
@@ -141,16 +143,20 @@ def stop_view(
     return StopView(
         written.read,
         tokens,
-        _settled(written.read, tokens, any_remasked, config),
+        _settled(written.read, tokens, remasked, writable, config),
         stable,
         jnp.where(any_remasked, -jnp.inf, log_probs.min(-1)),
         mean_entropy,
     )
 
 
-def _settled(read: Array, next_tokens: Array, any_remasked: Array, config: Any) -> Array:
-    """Rows [N] bool as `StopView.settled`; `any_remasked` [N] bool, `config` a `Refinement`."""
+def _settled(read: Array, next_tokens: Array, remasked: Array, writable: Array | None, config: Any) -> Array:
+    """Rows [N] bool as `StopView.settled`; the other fields are [N, L], `config` a `Refinement`."""
+    any_remasked = remasked.any(-1)
     repeats = (read == next_tokens).all(-1) & (config.sampling.temperature == 0)
+    if writable is not None:
+        # The next step reads the same, but would write elsewhere.
+        repeats &= (remasked == writable).all(-1)
     if config.may_remask_otherwise:
         # What the next step would read tells nothing while anything is remasked.
         repeats &= ~any_remasked

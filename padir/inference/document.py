@@ -65,8 +65,9 @@ def document(translation: Traced) -> Document:
     hypotheses = [{"text": text, "score": _finite(score)} for text, score in translation.hypotheses]
     if translation.trace is not None:
         of_each = enumerate(zip(hypotheses, origin.steps_run, strict=True))
-        # Under a constraint repeats stay.
-        drops = origin.decode.drop_repeats and translation.constraint_met is None
+        # Under a constraint repeats stay, and the release drops none.
+        dropped = origin.decode.drop_repeats and not origin.decode.t5x_compat
+        drops = dropped and translation.constraint_met is None
         hypotheses = [said | _refined(translation.trace, row, steps, origin, drops) for row, (said, steps) in of_each]
     elif not refined and hypotheses:
         hypotheses[0] |= {"pieces": pieces(origin, origin.tokens), "ids": list(origin.tokens)}

@@ -129,6 +129,8 @@ def _rejects_file(rejects: str | None, inputs: Sequence[str], output: str) -> st
     place = as_path(rejects).resolve()
     if any(name != "-" and as_path(name).resolve() == place for name in inputs):
         raise PadirError(f"translate.rejects: {rejects} is an input, which would be lost; give --rejects=FILE")
+    if output != "-" and as_path(output).resolve() == place:
+        raise PadirError(f"translate.rejects: {rejects} is the output, too; give --rejects=FILE, another file")
     return rejects
 
 

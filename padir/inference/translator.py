@@ -74,13 +74,17 @@ class Translator(Decoder):
             self.constraint.check(decode)
         return decode
 
+    def is_blank(self, text: str) -> bool:
+        """Whether a text has nothing to translate: white space, or characters without a piece, such as a lone BOM."""
+        return not (text.strip() and self.vocabulary.encode(text))
+
     def tokenize(self, text: str) -> list[int]:
         """Returns the token ids of a source text, ending in EOS.
 
         Raises:
           PadirError: the text is empty, or longer than the model allows.
         """
-        if not text.strip():
+        if self.is_blank(text):
             raise PadirError("empty text: there is nothing to translate")
         ids = [*self.vocabulary.encode(text), EOS_ID]
         if len(ids) > self.longest_source:

@@ -117,7 +117,7 @@ def decode(
     conditioning = jnp.zeros((*tokens.shape, encoded.shape[-1]), encoded.dtype) if conditions else None
     given = {} if conditioning is None else {"conditioning": conditioning}
     state = initial_state(start, lengths > 0, config, lambda read: step(read, **given))
-    state = state.replace(tokens=tokens, proposal=tokens, conditioning=conditioning)
+    state = state.replace(tokens=tokens, proposal=tokens, clamped=clamped, conditioning=conditioning)
     if state.remasked is not None:
         state = state.replace(remasked=state.remasked & ~clamped)
     keys = rng.of_sources(sampling_key, source)

@@ -275,8 +275,9 @@ def _refine_rows(
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:
-        log_probs = job.rescorer.token_log_probs(job.source, by_source, job.encoded).reshape(tokens.shape)
-        counted = tokens != PAD_ID
+        shown = rescoring.up_to_eos(by_source)
+        log_probs = job.rescorer.token_log_probs(job.source, shown, job.encoded).reshape(tokens.shape)
+        counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)

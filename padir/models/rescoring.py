@@ -13,7 +13,7 @@ from padir.decoding.sampling import log_probability
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
-from padir.types import PAD_ID, Array
+from padir.types import EOS_ID, PAD_ID, Array
 
 
 @struct.dataclass
@@ -43,6 +43,12 @@ class Rescorer(Helper):
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
         log_probs = log_probability(network.logits(network.decode(inputs, plan).hidden), rows, self.model.ids)
         return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+
+def up_to_eos(tokens: Array) -> Array:
+    """Tokens [..., L] int32 without what lies behind the first EOS, which no text shows: 0 there."""
+    ended = jnp.cumsum(tokens == EOS_ID, axis=-1) - (tokens == EOS_ID) > 0
+    return jnp.where(ended, PAD_ID, tokens)
 
 
 def check(model: BaseModel, config: Refinement, *, by_another: bool) -> None:

@@ -80,6 +80,7 @@ class ServedModel:
                 changes = {} if query.steps is None else {"num_steps": query.steps}
                 if wanted is not None and (query.num_hypotheses or wanted > decode.hypotheses_per_source):
                     changes |= {"num_hypotheses": wanted}
+                changes |= self._all_returned(query, wanted)
                 if changes:
                     decode = self.translator.checked(dataclasses.replace(decode, **changes))
                 return decode
@@ -93,11 +94,22 @@ class ServedModel:
         except PadirError as error:
             raise RequestRefused(400, str(error)) from None
 
+    def _all_returned(self, query: Query, wanted: int | None) -> dict[str, Any]:
+        """What a query of several hypotheses changes of a refinement that returns only some of those it decodes."""
+        decode, changes = self.decode, {}
+        if wanted is not None and decode.likeliest_first:
+            changes["likeliest_first"] = False
+        if query.alternatives and decode.keep_hypotheses is not None:
+            changes["keep_hypotheses"] = None
+        elif wanted is not None and decode.keep_hypotheses is not None:
+            changes["keep_hypotheses"] = min(decode.keep_hypotheses, wanted)
+        return changes
+
     def tokenize(self, text: str, what: str, *, may_split: bool = False) -> list[int]:
         """Returns the token ids of a text, ending in EOS.
 
         Args:
-          text: the text; not blank.
+          text: the text; not blank (`Translator.is_blank`).
           what: what the message calls it.
           may_split: whether the message says that `split` would help.
 

@@ -50,13 +50,14 @@ class Work:
 
     def _parts_of(self, text: str, what: str) -> list[tuple[Item | None, str]]:
         """A text as parts: (what is translated, the text that follows it unchanged)."""
-        if not text.strip():
+        blank = self.model.translator.is_blank
+        if blank(text):
             return [(None, text)]
         if self._query.split and len(self.model.translator.vocabulary.encode(text)) >= self.model.longest_source:
             if self._query.trace:
                 raise RequestRefused(400, f"trace: {what} would be split, and a trace is of one decode")
             return [
-                (self._item(sentence, f"{what}, sentence {number}") if sentence.strip() else None, after)
+                (None if blank(sentence) else self._item(sentence, f"{what}, sentence {number}"), after)
                 for number, (sentence, after) in enumerate(split(text), 1)
             ]
         return [(self._item(text, what, may_split=not (self._query.split or self._query.trace)), "")]

@@ -1,6 +1,7 @@
 """The refinement loop: by hand, and against a plain loop token for token."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -375,6 +376,38 @@ class TestAgainstAPlainLoop:
             assert state.step == state.steps_run.max()
         if not isinstance(config.stop, StopNever) and config.sampling.temperature == 0:
             assert len(steps_seen) > 2, "the examples must stop at different steps to show anything"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"remask": RemaskWorst(2), "replace": ReplaceWithPrevious()},
+            {"remask": RemaskAny((RemaskStutter(), RemaskWorst(1))), "replace": ReplaceWithPrevious()},
+            {"remask": RemaskWorst(3)},
+        ],
+        ids=["worst", "any", "initial"],
+    )
+    def test_a_row_stops_only_where_no_further_step_would_change_it(self, options):
+        """What a step reads may repeat while the positions that it may write do not."""
+        options |= {"num_steps": 12, "rewrite_only_remasked": True}
+
+        @functools.partial(jax.jit, static_argnums=3)
+        def run(tables, initial, lengths, config):
+            def logits(tokens):
+                return tables[0][tokens] + tables[1][jnp.roll(tokens, 1, axis=-1)]
+
+            return refine(logits, initial, lengths, jnp.ones(len(initial), bool), config)
+
+        stopped = 0
+        for seed in range(20):
+            generator = np.random.default_rng(seed)
+            lengths = generator.integers(2, self.LENGTH + 1, 64)
+            initial = generator.integers(2, self.SIZE, (64, self.LENGTH))
+            initial = np.where(np.arange(self.LENGTH) < lengths[:, None], initial, 0).astype(np.int32)
+            arrays = self.tables(seed), initial, lengths
+            ends = [run(*arrays, Refinement(stop=stop, **options)) for stop in (StopWhenUnchanged(), StopNever())]
+            np.testing.assert_array_equal(ends[0].tokens, ends[1].tokens)
+            stopped += (ends[0].steps_run < 12).sum()
+        assert stopped > 100
 
 
 class TestCallbacks:

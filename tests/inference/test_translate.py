@@ -393,6 +393,15 @@ def test_rejects_do_not_replace_an_input(stand_in, tmp_path, monkeypatch, reject
     assert inputs.exists() and not (tmp_path / "out.txt").exists()
 
 
+def test_rejects_do_not_replace_the_output(stand_in, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("no 1\n\n")
+    (tmp_path / "out.txt").write_text("of before")
+    with pytest.raises(PadirError, match=r"translate.rejects: \./out\.txt is the output, too; give --rejects=FILE"):
+        translate_files(run_dir="any", inputs=["in.txt"], output="out.txt", rejects="./out.txt")
+    assert (tmp_path / "out.txt").read_text() == "of before"
+
+
 def test_bad_arguments(tiny, tmp_path, files):
     out = str(tmp_path / "out")
     with pytest.raises(PadirError, match=r"nowhere\.txt: no such input file"):

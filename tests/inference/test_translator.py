@@ -70,6 +70,15 @@ def test_mistakes_in_a_stream(path):
         next(stream)
 
 
+@pytest.mark.parametrize("text", ["", " \t", "\u200b", "\ufeff", "\x01"])
+def test_nothing_is_made_up_for_a_text_without_a_piece(path, text):
+    """The model has never seen such a source: preparation counts it as empty."""
+    stand_in = StandIn(path)
+    assert stand_in.is_blank(text) and not stand_in.is_blank("no")
+    with pytest.raises(PadirError, match="^text 2: empty text: there is nothing to translate$"):
+        stand_in.translate(["no", text])
+
+
 def test_a_bar_for_long_lists_only(path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     texts = [sentence(number) for number in range(33)]

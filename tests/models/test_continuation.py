@@ -9,9 +9,11 @@ import pytest
 import tiny_models
 from numerics import assert_close
 
+from padir.decoding.initial import StartWithRandom
 from padir.decoding.order import EasyFirst
 from padir.decoding.refinement import Refinement
 from padir.decoding.remasking import RemaskNothing, RemaskWorst
+from padir.decoding.replacement import ReplaceWithRandom
 from padir.decoding.state import StepOutput
 from padir.decoding.threshold import RemaskBelowThreshold
 from padir.errors import PadirError
@@ -77,8 +79,9 @@ def test_from_a_finished_hypothesis_nothing_changes(params, source):
         # Each would take the clamped token back, or never write anything but it.
         dataclasses.replace(DECODE, remask=RemaskWorst(20)),
         dataclasses.replace(DECODE, remask=RemaskBelowThreshold(0.9), rewrite_only_remasked=True),
+        dataclasses.replace(DECODE, remask=RemaskWorst(20), replace=ReplaceWithRandom(), start=StartWithRandom()),
     ],
-    ids=["stutter", "all remasked", "accepted once"],
+    ids=["stutter", "all remasked", "accepted once", "noise"],
 )
 def test_what_is_clamped_stays_and_is_certain(params, source, decode):
     tokens = masks([8, 6, 5])

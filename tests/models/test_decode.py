@@ -20,13 +20,13 @@ from padir.decoding.replacement import ReplaceWithSummedLogits
 from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopNever
 from padir.errors import PadirError
-from padir.models import padir_decoding
+from padir.models import padir_decoding, rescoring
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
 from padir.models.rescoring import Rescorer
 from padir.nn import network
 from padir.nn.network import NetworkConfig
-from padir.types import TokenIds
+from padir.types import EOS_ID, TokenIds
 
 IDS = TokenIds(num_pieces=40)
 SIZES = tiny_models.SIZES | {"tied_logits": False}
@@ -387,6 +387,31 @@ class TestGivenLengths:
 
 
 class TestRescoring:
+    def test_what_no_text_shows_is_not_scored(self):
+        tokens = jnp.array([[5, 6, 1, 1, 0], [5, 1, 7, 1, 0], [5, 6, 9, 1, 0], [1, 0, 0, 0, 0], [5, 6, 9, 9, 9]])
+        assert rescoring.up_to_eos(tokens).tolist() == [
+            [5, 6, 1, 0, 0],
+            [5, 1, 0, 0, 0],
+            [5, 6, 9, 1, 0],
+            [1, 0, 0, 0, 0],
+            [5, 6, 9, 9, 9],
+        ]
+
+    def test_scores_are_those_of_the_text(self, padir, ar, sources):
+        """Outputs of a model that puts EOS anywhere: however it goes on, the score is that of what it ends with."""
+        config = Refinement(num_steps=1, num_hypotheses=3, target_buckets=(), drop_repeats=False)
+
+        def says_eos(logits, state):
+            return logits.at[:, 2:, EOS_ID].add(6.0)
+
+        config = dataclasses.replace(config, logits_callback=says_eos)
+        decode = jax.jit(functools.partial(padir_decoding.decode, PADIR), static_argnums=3)
+        found = decode(padir, sources, KEY, config, rescorer=Rescorer(AR, ar))
+        shown = rescoring.up_to_eos(found.tokens)
+        assert (shown != found.tokens).any()
+        log_probs = jax.jit(Rescorer(AR, ar).token_log_probs)(sources, shown)
+        assert_close(found.scores, log_probs.sum(-1) / (shown != 0).sum(-1), 1e-5)
+
     def test_by_the_other_models_log_probabilities(self, padir, ar, sources):
         """The same hypotheses as without, scored token by token from prefixes."""
         config = Refinement(num_steps=2, num_hypotheses=3, target_buckets=())

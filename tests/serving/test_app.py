@@ -12,6 +12,7 @@ import pytest
 from asgi_client import call, serving
 from stand_in import LONGEST_SOURCE, StandIn, sentence, train_vocabulary, translated
 
+from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.inference.trace import traced
@@ -53,18 +54,18 @@ def run(server, test, **options):
 def test_one_text_and_a_list(make):
     async def test(ask):
         return await ask("/translate", q="no 1 is here", source="de", target="en"), await ask(
-            "/translate", q=["no 2 is here", "  ", "no 3 is here now"], alternatives=1
+            "/translate", q=["no 2 is here", "  ", "\ufeff", "no 3 is here now"], alternatives=1
         )
 
     (status, one), (_, several) = run(make(), test)
     assert status == 200 and one.pop("milliseconds") >= 0
     assert one == {"translatedText": "here is 1 no", "stepsRun": 1, "model": "one"}
-    assert len(several.pop("milliseconds")) == 3
+    assert len(several.pop("milliseconds")) == 4
     # What is blank has nothing to translate.
     assert several == {
-        "translatedText": ["here is 2 no", "  ", "now here is 3 no"],
-        "stepsRun": [1, 0, 1],
-        "alternatives": [[], [], []],
+        "translatedText": ["here is 2 no", "  ", "\ufeff", "now here is 3 no"],
+        "stepsRun": [1, 0, 0, 1],
+        "alternatives": [[], [], [], []],
         "model": "one",
     }
 
@@ -126,6 +127,22 @@ def test_options_of_a_query_change_the_decode(make):
     assert model.decode_for(Query(("a",))) is model.decode
     assert model.decode_for(Query(("a",), steps=2, num_hypotheses=3)) == Refinement(num_steps=2, num_hypotheses=3)
     assert model.decode_for(Query(("a",), alternatives=2)) == Refinement(num_hypotheses=3)
+
+
+def test_a_query_gets_the_hypotheses_that_the_server_would_not_return_by_itself(make):
+    rank = RankByLogProbability(length_weight=0.1)
+    lazy = Refinement(num_hypotheses=5, likeliest_first=True, rank=rank)
+    model = dataclasses.replace(make().models["one"], decode=lazy)
+    assert model.decode_for(Query(("a",), steps=2)) == dataclasses.replace(lazy, num_steps=2)
+    for query in (Query(("a",), alternatives=3), Query(("a",), num_hypotheses=5)):
+        assert model.decode_for(query) == dataclasses.replace(lazy, likeliest_first=False)
+    single = model.decode_for(Query(("a",), num_hypotheses=1))
+    assert single == dataclasses.replace(lazy, num_hypotheses=1, likeliest_first=False)
+    pruned = Refinement(num_hypotheses=5, keep_hypotheses=2)
+    model = dataclasses.replace(model, decode=pruned)
+    assert model.decode_for(Query(("a",), alternatives=3)) == dataclasses.replace(pruned, keep_hypotheses=None)
+    assert model.decode_for(Query(("a",), num_hypotheses=3)) == dataclasses.replace(pruned, num_hypotheses=3)
+    assert model.decode_for(Query(("a",), num_hypotheses=1)) == Refinement(num_hypotheses=1, keep_hypotheses=1)
 
 
 def test_too_long_is_413_or_split_if_asked(make):
