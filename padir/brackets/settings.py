@@ -16,7 +16,7 @@ from padir.theory.settings import require_ascending, require_in
 EXACT = ("balance", "violation", "approximation")
 TRAINED = ("complete", "prefixes", "copying", "variation", "architectures")
 # Parts that look at attention on the thesis's test prefix, which begins with its deepest brackets.
-_ON_TEST_PREFIX = ("balance", "complete", "prefixes", "copying")
+_ON_TEST_PREFIX = ("balance", "complete", "prefixes", "copying", "variation")
 _TEST_DEPTH = TEST_PREFIX.index("]")
 _COUNTS = (
     *("seeds", "uniform_seeds", "copying_seeds", "architecture_seeds", "test_rows", "long_rows"),

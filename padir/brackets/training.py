@@ -57,6 +57,10 @@ class BracketTraining:
             whole(f"BracketTraining.{name}", getattr(self, name))
         for name in ("learning_rate", "contrastive", "decay"):
             finite(f"BracketTraining.{name}", getattr(self, name))
+        if self.learning_rate <= 0:
+            raise PadirError(f"BracketTraining.learning_rate: {self.learning_rate} is not a positive number")
+        if self.contrastive < 0:
+            raise PadirError(f"BracketTraining.contrastive: {self.contrastive} is below 0")
         if not 0 <= self.decay <= 1:
             raise PadirError(f"BracketTraining.decay: {self.decay} is a share of the steps; use 0 to 1")
         if self.data == "complete" and self.longest % 2:

@@ -222,7 +222,7 @@ class Manifest:
             stored["task"] = TaskConfig(**stored["task"])
             stored["splits"] = {name: _split_manifest(split) for name, split in stored["splits"].items()}
             return cls(**stored)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PadirError(f"{path}: damaged ({error}); delete the folder and run `padir prepare`") from error
 
     def summary(self) -> str:

@@ -242,7 +242,7 @@ class PreparedSplit:
                 self.lengths = np.load(file)
         except StorageError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise _damaged(directory / lengths_name(name), str(error)) from error
         if self.lengths.shape != (manifest.num_examples, 2):
             raise _damaged(directory / lengths_name(name), f"{len(self.lengths)} rows, not {manifest.num_examples}")

@@ -8,6 +8,7 @@ argmax came later; they have the limits of the claims beside them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,7 +79,8 @@ def of_inducing(inducing: Results) -> list[Claim]:
     accuracy = {key: cell["accuracy"] for key, cell in cells.items()}
     of_quota = min(accuracy[f"4,{stride}"] - accuracy[f"1,{stride}"] for stride in STRIDES)
     of_stride = min(accuracy[f"{quota},6"] - accuracy[f"{quota},2"] for quota in QUOTAS)
-    without = max(max(cell["nucleus"], cell["greedy"]) - cell["accuracy"] for cell in cells.values())
+    objected = [cell for cell in cells.values() if cell["nucleus"] is not None]
+    without = max((max(cell["nucleus"], cell["greedy"]) - cell["accuracy"] for cell in objected), default=math.nan)
     checked = Claim(
         "rewritten tokens checked: accuracy at Q = 4, B = 6 minus none",
         *(cells["4,6"]["checked"] - forced[0], ">=", 0.2),

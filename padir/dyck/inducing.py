@@ -18,6 +18,8 @@ from padir.dyck.generator import GREEDY, Completed, Completion, Generator, Prefi
 FORCED_STRIDES = (0, 1, 2, 4, 8)
 QUOTAS, STRIDES = (1, 2, 4), (2, 4, 6)
 TOP_P = 0.9
+# How texts that a verifier objected to are completed without it.
+_WITHOUT = {"nucleus": nucleus(TOP_P), "greedy": GREEDY}
 
 
 def forced_backtracks(generator: Generator, prefixes: Prefixes) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe)
     Returns:
       Of each cell 'Q,B': accuracy, backtracks and queries; 'checked', the accuracy if rewritten tokens are checked,
       too, as in the authors' released program; and of completions without a verifier, nucleus 0.9 and greedy, of the
-      texts that it objected to.
+      texts that it objected to; None where it objected to none.
     """
     cells, quotas = {}, range(max(QUOTAS) + 1)
     ways = [Completion(sampler_of(quota, stride), "inducing", probe) for stride in STRIDES for quota in quotas]
@@ -69,9 +71,7 @@ def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe)
         texts = objections(generator, prefixes, [run.outputs for run in runs[:-1]], probe)
         together = Prefixes(*(np.concatenate(fields) for fields in zip(*texts, strict=True)))
         number = np.repeat(np.arange(1, len(texts) + 1), [len(text.lengths) for text in texts])
-        ways = [Completion(plain(sampling), "objected") for sampling in (nucleus(TOP_P), GREEDY)]
-        done = generator.complete_all(together, ways)
-        without = {name: each.valid for name, each in zip(("nucleus", "greedy"), done, strict=True)}
+        without = _without_verifier(generator, together) if number.size else {}
         for quota in QUOTAS:
             among = number <= quota
             cells[f"{quota},{stride}"] = {
@@ -80,9 +80,15 @@ def verifiers_backtracks(generator: Generator, prefixes: Prefixes, probe: Probe)
                 "backtracks": int(runs[quota].backtracks.sum()),
                 "queries": float(runs[quota].queries.mean()),
                 "objections": int(among.sum()),
-                **{name: float(valid[among].mean()) for name, valid in without.items()},
+                **{name: float(without[name][among].mean()) if among.any() else None for name in _WITHOUT},
             }
     return cells
+
+
+def _without_verifier(generator: Generator, texts: Prefixes) -> dict[str, np.ndarray]:
+    """Which of these texts are completed to a valid one without a verifier, by the way of sampling."""
+    ways = [Completion(plain(sampling), "objected") for sampling in _WITHOUT.values()]
+    return {name: each.valid for name, each in zip(_WITHOUT, generator.complete_all(texts, ways), strict=True)}
 
 
 def objections(generator: Generator, prefixes: Prefixes, outputs: list[Prefixes], probe: Probe) -> list[Prefixes]:

@@ -169,7 +169,8 @@ def copy_file(source: str | os.PathLike, target: str | os.PathLike) -> None:
         with replacing(target) as local, source.open("rb") as stream, local.open("wb") as out:
             shutil.copyfileobj(stream, out, 1 << 20)
     else:
-        shutil.copyfile(source, target)
+        with replacing(target) as local:
+            shutil.copyfile(source, local)
 
 
 def remove_folder(path: Path, *, ignore_errors: bool = False) -> None:

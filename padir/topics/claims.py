@@ -9,6 +9,7 @@ Claims of the thesis that do not hold as printed stand beside their corrections,
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -308,7 +309,12 @@ def second_stage_claims(data: Data) -> list[Claim]:
 
 
 def _beyond(found: Sequence[float], optima: Sequence[float]) -> float:
-    """By which share the farthest of some numbers lies outside the interval of some others; 0 if none does."""
+    """By which share the farthest of some numbers lies outside the interval of some others; 0 if none does.
+
+    NaN if any of them is, so that the claim fails.
+    """
+    if not np.isfinite([*found, *optima]).all():
+        return math.nan
     return max(0.0, max(found) / max(optima) - 1.0, 1.0 - min(found) / min(optima))
 
 

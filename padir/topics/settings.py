@@ -77,6 +77,8 @@ class TopicsConfig:
     sentences: int = 400
 
     def __post_init__(self):
+        if self.model.words_per_topic < 2:
+            raise PadirError("TopicModel.words_per_topic: with 1 no two words share a topic; use at least 2")
         for name in _COUNTS:
             whole(f"TopicsConfig.{name}", getattr(self, name))
         for name in ("concentration", "sgd_rate", "adam_rate", "stages_scale", "second_rate", "l2"):

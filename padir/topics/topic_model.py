@@ -85,6 +85,7 @@ class Lengths:
 
     def __post_init__(self):
         whole("Lengths.shortest", self.shortest)
+        whole("Lengths.longest", self.longest)
         if self.longest < self.shortest:
             raise PadirError(f"Lengths.longest: {self.longest} is below Lengths.shortest = {self.shortest}")
 

@@ -191,6 +191,7 @@ def test_claims_of_copying_and_variation():
         ({"solutions": 1}, "BracketsConfig.solutions: one solution"),
         ({"variations": (), "parts": ("variation",)}, "BracketsConfig.variations: is empty"),
         ({"language": DyckLanguage(depth=3)}, "test prefix has depth 4; use at least that, or .*: complete"),
+        ({"language": DyckLanguage(depth=3), "parts": ("variation",)}, "test prefix has depth 4; .*: variation"),
         ({"architecture_seeds": 1}, "BracketsConfig.architecture_seeds: one run varies from nothing"),
         ({"architectures": ((2, 4, 1),)}, r"BracketsConfig.architectures: \(2, 4, 1\) is not \(k, D, layers\)"),
         ({"architectures": ((2, 4, 2), (5, 4, 2))}, r"BracketsConfig.architectures: \(5, 4, 2\)"),

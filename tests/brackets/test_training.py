@@ -227,6 +227,8 @@ def test_accuracy_by_hand():
         (lambda: BracketTraining(decay=1.5), "decay: 1.5 is a share of the steps"),
         (lambda: BracketTraining(decay=-0.5), "decay: -0.5 is a share of the steps"),
         (lambda: BracketTraining(learning_rate=float("nan")), "learning_rate: nan is not a finite number"),
+        (lambda: BracketTraining(learning_rate=-3e-3), "learning_rate: -0.003 is not a positive number"),
+        (lambda: BracketTraining(contrastive=-1.0), "contrastive: -1.0 is below 0"),
     ],
 )
 def test_refusals(make, message):

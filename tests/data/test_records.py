@@ -156,6 +156,10 @@ def test_unreadable_manifest_and_other_version(prepared):
     path.write_text(json.dumps(stored))
     with pytest.raises(PadirError, match=r"manifest\.json: damaged .*vocabulary_hash"):
         PreparedSet.open(prepared)
+    for wrong in ({"splits": []}, {"splits": {"train": stored["splits"]["train"] | {"shards": [["a", 1, 2]]}}}):
+        path.write_text(json.dumps(stored | {"vocabulary_hash": "x"} | wrong))
+        with pytest.raises(PadirError, match=r"manifest\.json: damaged"):
+            PreparedSet.open(prepared)
     path.write_text("{")
     with pytest.raises(PadirError, match=r"manifest\.json: damaged"):
         PreparedSet.open(prepared)
@@ -185,6 +189,9 @@ def test_damaged_files_are_named(prepared):
         PreparedSet.open(prepared).split("train")
     np.save(prepared / "train.lengths.npy", np.zeros((3, 2), np.int32))
     with pytest.raises(PadirError, match=r"train\.lengths\.npy: damaged \(3 rows, not 25\)"):
+        PreparedSet.open(prepared).split("train")
+    (prepared / "train.lengths.npy").write_bytes(b"")
+    with pytest.raises(PadirError, match=r"train\.lengths\.npy: damaged"):
         PreparedSet.open(prepared).split("train")
 
 

@@ -55,3 +55,14 @@ def test_the_table_of_quotas_and_strides(generator, prefixes, monkeypatch):
         assert cell["backtracks"] == cell["objections"]
         assert all(0 <= cell[name] <= 1 for name in ("accuracy", "nucleus", "greedy"))
     assert cells["1,2"]["backtracks"] <= 60 < cells["2,2"]["backtracks"] + 1
+
+
+def test_a_verifier_that_never_objects(generator, prefixes, monkeypatch):
+    monkeypatch.setattr(inducing, "QUOTAS", (1,))
+    monkeypatch.setattr(inducing, "STRIDES", (2,))
+    probe = tiny_dyck.probe()
+    *before, (kernel, bias) = probe.layers
+    content = probe.replace(layers=(*before, (kernel, bias + 50.0)))
+    (cell,) = verifiers_backtracks(generator, prefixes, content).values()
+    assert (cell["backtracks"], cell["objections"]) == (0, 0)
+    assert cell["nucleus"] is cell["greedy"] is None

@@ -52,6 +52,7 @@ def test_counts():
     [
         (lambda: TopicModel(1, 3), "TopicModel.topics: 1 leaves nothing to tell apart"),
         (lambda: TopicModel(3, 0), "TopicModel.words_per_topic: 0 is not a whole number"),
+        (lambda: Lengths(3, 9.5), "Lengths.longest: 9.5 is not a whole number"),
         (lambda: Lengths(10, 9), "Lengths.longest: 9 is below Lengths.shortest = 10"),
         (lambda: TopicModel(3, 2).documents(4), "present: 4 topics of 3"),
         (lambda: TopicModel(40, 2).documents(20), "documents cannot be enumerated; use fewer topics"),
