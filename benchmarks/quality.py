@@ -30,7 +30,7 @@ from typing import Any
 
 import jax
 from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments, warm_up
-from quality_report import draw, frontier, neighbours, outputs_page, table
+from quality_report import compared_pairs, draw, frontier, outputs_page, table
 from quality_runs import has_model, seconds_of_updates, stored_type
 
 from padir.benchmark.facts import run_facts
@@ -369,7 +369,9 @@ def _write(
         "train_pairs": manifest.splits["train"].num_examples,
         "evaluated_on": "validation",
         "compared_with": REFERENCE,
-        "neighbours": neighbours(judged, references, tokenizer_of(manifest.target_language)),
+        "pairs": compared_pairs(
+            judged, references, tokenizer_of(manifest.target_language), beside=main_system("padir")
+        ),
         "frontier": frontier(rows),
         "systems": {each: {key: row[key] for key in row if key not in left_out} for each, row in rows.items()},
     }

@@ -56,6 +56,8 @@ MODELS = {
     "ar_shallow": Recipe("AR shallow", "ar", shallow=True, distilled=False, start=None),
     "padir_shallow": Recipe("PaDIR shallow", shallow=True, start="ar_shallow"),
     "joint": Recipe("joint", files=("models/joint.gin",)),
+    # The baseline with a student's chances: the same data, start and seconds.
+    "ar_distilled": Recipe("AR distilled", "ar"),
 }
 
 
@@ -92,20 +94,19 @@ def systems(models: Iterable[str]) -> dict[str, System]:
     found: dict[str, System] = {}
     for model in models:
         recipe = MODELS[model]
-        if recipe.autoregressive:
-            found[f"{recipe.title}, greedy"] = System(model, "decode/ar_greedy.gin")
-            found[f"{recipe.title}, beam 5"] = System(model, "decode/ar_beam5.gin")
-            found[_averaged(f"{recipe.title}, beam 5")] = System(model, "decode/ar_beam5.gin", averaged=True)
-            continue
         # The loss of a student is measured on human translations; it can rise while its translations become better.
         mean = {"averaged": recipe.distilled}
+        if recipe.autoregressive:
+            found[f"{recipe.title}, greedy"] = System(model, "decode/ar_greedy.gin", **mean)
+            found[main_system(model)] = System(model, "decode/ar_beam5.gin", **mean)
+            found[_other(model)] = System(model, "decode/ar_beam5.gin", averaged=not recipe.distilled)
+            continue
         for steps in STEPS:
             name = f"{recipe.title}, {steps} step{'s' if steps > 1 else ''}"
             found[name] = _parallel(model, steps, **mean)
             found[f"{name}, {LENGTHS} lengths"] = _parallel(model, steps, several=True, **mean)
             found[f"{name}, {LENGTHS} lengths, rescored"] = _parallel(model, steps, several=True, rescored=True, **mean)
-        other = f"{main_system(model)}, lowest loss" if recipe.distilled else _averaged(main_system(model))
-        found[other] = _parallel(model, 4, several=True, averaged=not recipe.distilled)
+        found[_other(model)] = _parallel(model, 4, several=True, averaged=not recipe.distilled)
         if model == "padir":
             found["AR verifies PaDIR"] = System(model, "decode/verified.gin", helper="verify_with", **mean)
         if model == "joint":
@@ -123,8 +124,9 @@ def main_system(model: str) -> str:
     return f"{recipe.title}, beam 5" if recipe.autoregressive else f"{recipe.title}, 4 steps, {LENGTHS} lengths"
 
 
-def _averaged(name: str) -> str:
-    return f"{name}, last 5 averaged"
+def _other(model: str) -> str:
+    """The name of the same system with the other kind of checkpoint."""
+    return f"{main_system(model)}, {'lowest loss' if MODELS[model].distilled else 'last 5 averaged'}"
 
 
 def _parallel(

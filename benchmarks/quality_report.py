@@ -1,4 +1,4 @@
-"""What `quality.py` makes of its results: comparisons of neighbours, a table, a picture, outputs side by side."""
+"""What `quality.py` makes of its results: comparisons of pairs, a table, a picture, outputs side by side."""
 
 from __future__ import annotations
 
@@ -17,29 +17,36 @@ from padir.metrics.randomization import approximate_randomization
 
 Rows = Mapping[str, Mapping[str, Any]]
 # Colour-blind readers can tell them apart.
-_COLOURS = ("black", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#666666", "#D55E00", "#882255")
+_COLOURS = ("black", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#666666", "#D55E00", "#882255", "#999933")
 _SHOWN = 50
 
 
-def neighbours(rows: Rows, references: Sequence[str], tokenize: str = "13a") -> list[dict[str, Any]]:
-    """Compares each of these systems, in the order of BLEU, with the next better one.
+def compared_pairs(
+    rows: Rows, references: Sequence[str], tokenize: str = "13a", *, beside: str | None = None
+) -> list[dict[str, Any]]:
+    """Compares each of these systems, in the order of BLEU, with the next better one, and one of them with all others.
 
     Args:
       rows: results of `padir evaluate` with `outputs`, by name.
       references: one per sentence.
       tokenize: sacreBLEU's tokenizer.
+      beside: the system that is compared with all others, if it is among them.
 
     Returns:
       For each pair the names of `better` and `worse`, the `difference` of their BLEU, and p-values by paired
       `bootstrap` and by approximate `randomization`.
     """
     ranked = sorted(rows, key=lambda name: -rows[name]["bleu"])
+    pairs = list(zip(ranked, ranked[1:], strict=False))
+    if beside in rows:
+        at = ranked.index(beside)
+        pairs += [(name, beside) for name in ranked[: max(at - 1, 0)]] + [(beside, name) for name in ranked[at + 2 :]]
+    counts = {name: count_sentences(rows[name]["outputs"], references, tokenize) for name in ranked}
     found = []
-    for better, worse in zip(ranked, ranked[1:], strict=False):
+    for better, worse in pairs:
         texts = [rows[name]["outputs"] for name in (better, worse)]
         bootstrap = paired_bootstrap(*texts, references, tokenize=tokenize)["bleu"].to_dict()
-        counts = [count_sentences(outputs, references, tokenize) for outputs in texts]
-        randomization = approximate_randomization(*counts)["bleu"].to_dict()
+        randomization = approximate_randomization(counts[better], counts[worse])["bleu"].to_dict()
         found.append(
             {
                 "better": better,

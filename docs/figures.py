@@ -28,8 +28,9 @@ from result_tables import (
     interval,
     latency_table,
     mean,
-    neighbours_table,
     number,
+    pair_of,
+    pairs_table,
     phases_table,
     quality_table,
     request_ms,
@@ -53,6 +54,25 @@ from padir.topics.run import PARTS as TOPICS_PARTS
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "docs" / "templates"
 RESULTS = ROOT / "benchmarks" / "results"
+# Results with p-values of sacreBLEU's own bootstrap (see padir/metrics/bootstrap.py), by their commits: measured again,
+# a result has another commit, and leaves the list.
+SMALL_P_VALUES = {
+    "acceptance_demo_cpu.json": "9a5ea1b",
+    "acceptance_demo_noise_cpu.json": "9a5ea1b",
+    "acceptance_tatoeba_de_en_cpu.json": "12c828b",
+    "compute_types_demo_student_cpu.json": "5724c7d",
+    "compute_types_demo_teacher_cpu.json": "2c17c0f",
+    "demo_cpu.json": "3d793a3",
+    "demo_cpu_intel.json": "0b2bd51",
+    "joint_demo_cpu.json": "c2ca414",
+    "lengths_demo_cpu.json": "747a4db",
+    "quality_tatoeba_de_en_gpu.json": "0c985da",
+    "self_conditioning_demo_cpu.json": "747a4db",
+    "shallow_demo_cpu.json": "747a4db",
+    "shortcuts_demo_cpu.json": "9f88d7d",
+    "shortcuts_demo_lengths_01_cpu.json": "80328c7",
+    "shortcuts_demo_lengths_cpu.json": "8a2018a",
+}
 # Longer commands are folded, and broken into lines of about this length.
 _LINE = 100
 
@@ -83,10 +103,13 @@ def source(found: dict[str, Any], count: str = "") -> str:
     words += [f"on {facts['date']}"] if "date" in facts else []
     words += [count] if count else []
     command = facts["command"]
+    name = Path(found["file"]).name
+    small = " P-values of the bootstrap are [too small](../howto/evaluate.md#is-the-difference-real) here."
+    told = small if facts["commit"].startswith(SMALL_P_VALUES.get(name, "none")) else ""
     if len(command) <= _LINE:
-        return f"{', '.join(words)}. Command: `{command}`."
+        return f"{', '.join(words)}.{told} Command: `{command}`."
     block = f"```text\n{_wrapped(command)}\n```"
-    return f"{', '.join(words)}.\n\n{folded('Command', block)}"
+    return f"{', '.join(words)}.{told}\n\n{folded('Command', block)}"
 
 
 def _wrapped(command: str) -> str:
@@ -154,7 +177,8 @@ HELPERS = (
     batches_table,
     quality_table,
     comparison_table,
-    neighbours_table,
+    pairs_table,
+    pair_of,
     updates_table,
     decodes_table,
     compared_with_plain,

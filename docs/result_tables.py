@@ -114,14 +114,22 @@ def comparison_table(found: dict[str, Any], all: bool = False) -> str:
     return table([*head, "speed-up"], rows)
 
 
-def neighbours_table(found: dict[str, Any]) -> str:
-    """Each model of a comparison beside the next worse one, and whether the difference is significant."""
+def pairs_table(found: dict[str, Any]) -> str:
+    """Pairs of a comparison's models, and whether their difference is significant."""
     rows = [
         [f"{pair['better']} against {pair['worse']}", number(pair["difference"], 2)]
         + [number(pair[test], 3) for test in ("bootstrap", "randomization")]
-        for pair in found["neighbours"]
+        for pair in found["pairs"]
     ]
     return table(["systems", "BLEU", "p, paired bootstrap", "p, approximate randomisation"], rows)
+
+
+def pair_of(found: dict[str, Any], one: str, other: str) -> dict[str, Any]:
+    """The test of two models' difference; `difference` is that of the first from the second."""
+    for pair in found["pairs"]:
+        if {pair["better"], pair["worse"]} == {one, other}:
+            return pair | {"difference": pair["difference"] * (1 if pair["better"] == one else -1)}
+    raise KeyError(f"{found['file']}: {one} and {other} were not compared")
 
 
 def updates_table(found: dict[str, Any]) -> str:

@@ -133,7 +133,7 @@ def test_the_whole_chain(run, tmp_path, capsys):
 
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     evaluated = {options["name"]: options for name, options in calls if name == "evaluate"}
-    assert len(evaluated) == len(stored["systems"]) == 6 + 7 * 10 + 4
+    assert len(evaluated) == len(stored["systems"]) == 3 * 3 + 7 * 10 + 4
     # Each model by itself, with what it is compared with.
     for model, chosen in zip(MODELS, run.in_turns, strict=True):
         assert REFERENCE in chosen and {chosen[name].model for name in chosen if name != REFERENCE} == {model}
@@ -160,7 +160,7 @@ def test_the_whole_chain(run, tmp_path, capsys):
     assert stored["train_pairs"] == len(PreparedSet.open(work / "data").split("train"))
     assert (tmp_path / "results" / "quality_tiny_cpu.png").read_bytes().startswith(b"\x89PNG")
     assert "padir_4_steps_5_lengths 0" in (tmp_path / "results" / "quality_tiny_cpu.html").read_text()
-    assert len(stored["neighbours"]) == len(MODELS) - 1
+    assert len(stored["pairs"]) >= len(MODELS) - 1
     assert capsys.readouterr().out.splitlines()[2].startswith("| AR, greedy | 30.90 | 50.00 |")
 
 
@@ -235,7 +235,7 @@ def test_some_systems_are_evaluated_beside_the_reference(run, tmp_path):
     run("--models=ar,padir", "--systems=^AR, greedy$|^PaDIR, 4 steps$")
     stored = json.loads((tmp_path / "results" / "quality_tiny_cpu.json").read_text())
     assert list(stored["systems"]) == ["AR, greedy", "AR, beam 5", "PaDIR, 4 steps"]
-    assert list(stored["models"]) == ["ar", "padir"] and stored["neighbours"] == []
+    assert list(stored["models"]) == ["ar", "padir"] and stored["pairs"] == []
 
 
 @pytest.mark.parametrize(
@@ -370,15 +370,17 @@ def test_the_frontier_is_what_nothing_beats():
     assert quality_report.frontier(found | rows(untimed=(99.0, None))) == ["fast", "good", "best"]
 
 
-def test_neighbours_are_compared_in_the_order_of_quality():
+def test_pairs_are_compared_in_the_order_of_quality():
     references = [f"the quick brown fox number {index} jumps high" for index in range(40)]
     worse = [text.replace("quick", "slow") for text in references]
     outputs = {"worst": (10.0, ["nothing at all"] * 40), "best": (100.0, references), "middle": (50.0, worse)}
-    found = quality_report.neighbours(
-        {name: {"bleu": bleu, "outputs": texts} for name, (bleu, texts) in outputs.items()}, references
-    )
+    systems = {name: {"bleu": bleu, "outputs": texts} for name, (bleu, texts) in outputs.items()}
+    found = quality_report.compared_pairs(systems, references)
     assert [(pair["better"], pair["worse"]) for pair in found] == [("best", "middle"), ("middle", "worst")]
     assert all(pair["difference"] > 0 and pair["bootstrap"] < 0.01 and pair["randomization"] < 0.01 for pair in found)
+    for beside, more in {"best": [("best", "worst")], "middle": [], "worst": [("best", "worst")], "none": []}.items():
+        named = quality_report.compared_pairs(systems, references, beside=beside)
+        assert [(pair["better"], pair["worse"]) for pair in named[2:]] == more
 
 
 def test_the_page_of_outputs_escapes_and_marks_what_is_right(tiny):

@@ -1,6 +1,6 @@
 """Preparation in a child process: same result, the child's messages, and no TensorFlow here.
 
-What else may become of a child is in tests/test_child_process.py.
+What else may become of a child is in tests/runtime/test_child_process.py.
 """
 
 import pytest

@@ -145,6 +145,12 @@ def test_the_changelog_is_short():
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 60
 
 
+def test_results_with_too_small_p_values_are_still_there():
+    """One that was measured again leaves the list."""
+    for name, commit in figures.SMALL_P_VALUES.items():
+        assert figures.result(name)["facts"]["commit"].startswith(commit), name
+
+
 def test_no_committed_file_holds_a_path_of_a_machine():
     """Results, pages and their sources; system paths that any machine has are no such paths."""
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

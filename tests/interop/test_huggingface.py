@@ -20,7 +20,7 @@ from padir.types import TokenIds
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
-# As in tests/test_network.py: their random weights make attention very sharp.
+# As in tests/nn/test_network.py: their random weights make attention very sharp.
 TOLERANCE = 5e-4
 
 
@@ -113,7 +113,7 @@ class TestTheirNumbers:
         found = model.decode(params, arrays["encoder_input_tokens"], jax.random.key(0), config)
         np.testing.assert_array_equal(found.tokens[..., :12], expected)
         scores = arrays[f"beam5_lp{alpha}_scores"].reshape(4, 5)
-        # Their logits carry rounding of their own (see tests/test_network.py), which adds up over 12 tokens.
+        # Their logits carry rounding of their own (see tests/nn/test_network.py), which adds up over 12 tokens.
         np.testing.assert_allclose(found.scores, scores, atol=2e-3 if alpha == 0.0 else 5e-4)
 
 

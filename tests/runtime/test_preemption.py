@@ -46,7 +46,7 @@ def test_another_thread_leaves_signals_alone():
 
 
 def test_one_of_several_processes_leaves_signals_alone(monkeypatch):
-    """JAX catches them, if it was asked to: tests/test_multiprocess.py."""
+    """JAX catches them, if it was asked to: tests/training/test_multiprocess.py."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     before = signal.getsignal(signal.SIGTERM)
     with Preemption():
