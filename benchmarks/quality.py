@@ -369,9 +369,7 @@ def _write(
         "train_pairs": manifest.splits["train"].num_examples,
         "evaluated_on": "validation",
         "compared_with": REFERENCE,
-        "pairs": compared_pairs(
-            judged, references, tokenizer_of(manifest.target_language), beside=main_system("padir")
-        ),
+        "pairs": compared_pairs(judged, references, tokenizer_of(manifest.target_language)),
         "frontier": frontier(rows),
         "systems": {each: {key: row[key] for key in row if key not in left_out} for each, row in rows.items()},
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from quality_models import MODELS, REFERENCE
+from quality_models import MODELS, REFERENCE, main_system
 
 from padir.data.records import Example
 from padir.metrics.bootstrap import paired_bootstrap
@@ -22,7 +22,7 @@ _SHOWN = 50
 
 
 def compared_pairs(
-    rows: Rows, references: Sequence[str], tokenize: str = "13a", *, beside: str | None = None
+    rows: Rows, references: Sequence[str], tokenize: str = "13a", *, beside: str = main_system("padir")
 ) -> list[dict[str, Any]]:
     """Compares each of these systems, in the order of BLEU, with the next better one, and one of them with all others.
 
