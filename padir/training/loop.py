@@ -206,7 +206,7 @@ class Loop:
             self._make_up_for_evaluation(state, step)
         clock, batches = SaveClock(cadence.checkpoint_minutes), self._batches(step)
         steps, window = CompiledSteps(step_fn, self._activity), MetricWindow(self._activity, devices)
-        bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first())
+        bar = progress(label="train", unit="steps", total=run.num_steps, initial=step, active=is_first(), lines=False)
         with bar:
             for batch in self._activity.each(batches):
                 features = sharding.place_batch(model_features(batch), self._mesh)
