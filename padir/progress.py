@@ -17,7 +17,8 @@ class _Lines(tqdm):
     """Says in lines of its own how far the work is; of work that is soon done, nothing."""
 
     def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, mininterval=_PAUSE, delay=_PAUSE, leave=False, **options)
+        # Every update asks for the time (`miniters`), so that tqdm's monitor has nothing to add.
+        super().__init__(*args, mininterval=_PAUSE, miniters=1, delay=_PAUSE, leave=False, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Writes a line; tqdm calls it with an empty message to clear a bar."""

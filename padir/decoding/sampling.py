@@ -270,7 +270,7 @@ def _nucleus(logits: Array, top_p: float | Array) -> Array:
 
 def noise(keys: Array, shape: tuple[int, ...]) -> Array:
     """Gumbel noise for logits of a `shape`, each row's by its own key: keys [rows], or [] for a shape of one axis."""
-    return gumbel(keys, shape) if keys.ndim == 0 else jax.vmap(lambda key: gumbel(key, shape[1:]))(keys)
+    return gumbel(keys, shape) if len(shape) == 1 else jax.vmap(lambda key: gumbel(key, shape[1:]))(keys)
 
 
 def gumbel(key: Array, shape: tuple[int, ...]) -> Array:

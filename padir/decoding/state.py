@@ -132,9 +132,10 @@ class StopView:
     Attributes:
       read: [N, L] int32, what the step read; with `Refinement.active_positions`, what each position read last.
       next_tokens: [N, L] int32, what the next step would read.
-      settled: [N] bool, where no further step could change anything: the two are equal and steps neither draw at random
-        nor go on to remask less, or the next step may write nowhere. (With active positions a step could still decode
-        positions anew whose own token is the same; that is not waited for.)
+      settled: [N] bool, where no further step could change anything: the two are equal, the next step may write where
+        this one did, and steps neither draw at random nor go on to remask less; or the next step may write nowhere.
+        (With active positions a step could still decode positions anew whose own token is the same; that is not waited
+        for.)
       stable: [N] bool, where the step wrote what the step before had written. A further step may still change it if
         anything is remasked.
       confidence: [N] float32, log-probability of the least likely token; -inf where any was remasked.

@@ -28,7 +28,8 @@ class StopPolicy(Protocol):
 class StopWhenUnchanged(StopPolicy):
     """Stops a row when X^(t+1) = X^(t) (paper section 4.2.2.1): all later steps would repeat this one.
 
-    With a remasking schedule that still remasks something, or with sampling, later steps may differ: the row goes on.
+    With a remasking schedule that still remasks something, where the next step may write other positions, or with
+    sampling, later steps may differ: the row goes on.
     With self-conditioning they might differ, too, because they also read what the last one expected: the row stops.
     """
 

@@ -58,7 +58,7 @@ def start(config: Refinement, key: Array, lengths: Array, max_length: int, ids: 
     A random start draws each row anew, from all ids above UNK, reserved ones too.
     """
     if not isinstance(config.start, StartWithRandom):
-        return config.start(key, lengths, max_length, ids)
+        return config.start(jax.random.split(key, len(lengths)), lengths, max_length, ids)
     shape = (lengths.shape[0], max_length)
     return starts.end(jax.random.randint(key, shape, UNK_ID + 1, ids.unpadded_size), lengths)
 

@@ -209,7 +209,10 @@ class _Job:
       name: the name of that split.
       chunks: maps each file of translations to the rows of the split that it holds.
       request: everything that decides the translations, as JSON values.
+      complete: whether an earlier job has made the set; known to the first process.
     """
+
+    complete = False
 
     def __init__(self, directory: Path, data: PreparedSet, split: str, limit: int | None, chunk_size: int):
         for name, value in (("limit", limit), ("chunk_size", chunk_size)):
@@ -233,44 +236,40 @@ class _Job:
         """Adds the origin of the translations to the request and stores it; False if the set is complete already.
 
         Raises:
-          PadirError: `directory` holds another set, or translations of another request; the message names the
-            differences.
+          PadirError: `directory` holds another set, or translations of another request, which the message names.
         """
         self.request = json.loads(json.dumps(self.request | origin))
         self._claim(filters)
-        return not first_decides((self.directory / MANIFEST_NAME).exists())
+        return not first_decides(self.complete)
 
     @first_process
     def _claim(self, filters: DistillFilters) -> None:
-        if (self.directory / MANIFEST_NAME).exists():
-            self._check_finished(filters)
+        self.complete = (self.directory / MANIFEST_NAME).exists()
+        if self.complete:
+            self.check_complete(filters)
             # Left behind by a job that was killed at its very end.
             remove_folder(self.directory / TRANSLATIONS_FOLDER, ignore_errors=True)
             print(f"{self.directory}: already distilled", file=sys.stderr)
             return
         path = self.directory / TRANSLATIONS_FOLDER / _REQUEST_FILE
         if path.exists():
-            changes = differences(json.loads(path.read_text(encoding="utf-8")), self.request)
-            if changes:
-                raise PadirError(
-                    f"{self.directory}: holds the beginning of another distillation ({'; '.join(changes)}); "
-                    "choose another output_dir or delete this one"
-                )
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            self._refuse("holds the beginning of another distillation", differences(stored, self.request))
         make_folder(path.parent)
         write_text(path, json.dumps(self.request, indent=2) + "\n")
 
-    def _check_finished(self, filters: DistillFilters) -> None:
+    def check_complete(self, filters: DistillFilters) -> None:
         """Refuses a complete set that is not the one that this job would make."""
         task, changes = Manifest.load(self.directory).task, ["it was not distilled"]
         if task.module == DISTILL_MODULE:
-            stored = {name: value for name, value in task.options.items() if name != "left_out"}
-            wanted = self.request | {"filters": dataclasses.asdict(filters)}
-            changes = differences(*(json.loads(json.dumps(options)) for options in (stored, wanted)))
+            wanted = self.request | {"filters": dataclasses.asdict(filters), "left_out": task.options["left_out"]}
+            changes = differences(*(json.loads(json.dumps(options)) for options in (task.options, wanted)))
+        self._refuse("already holds another prepared set", changes)
+
+    def _refuse(self, what: str, changes: list[str]) -> None:
         if changes:
-            raise PadirError(
-                f"{self.directory}: already holds another prepared set ({'; '.join(changes)}); "
-                "choose another output_dir or delete this one"
-            )
+            told = f"{self.directory}: {what} ({'; '.join(changes)})"
+            raise PadirError(f"{told}; choose another output_dir or delete this one")
 
 
 @dataclass(frozen=True)
@@ -343,6 +342,7 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
     with locked(job.directory / _LEASE):
         # Another process may have written the same set meanwhile.
         if (job.directory / MANIFEST_NAME).exists():
+            job.check_complete(filters)
             remove_folder(job.directory / TRANSLATIONS_FOLDER, ignore_errors=True)
         else:
             _write_files(job, outputs, filters, longest)

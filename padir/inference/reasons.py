@@ -70,7 +70,8 @@ def why_stopped(config: Refinement, read: np.ndarray, written: np.ndarray, log_p
     Returns:
       A clause such as 'wrote what it had read'.
     """
-    if (read == written).all():
+    # Where only remasked positions are written, it may still have had others to write.
+    if (read == written).all() and (steps < config.num_steps or not config.rewrite_only_remasked):
         return "wrote what it had read: all later steps would repeat it"
     return _said_by(config.stop, log_probs) if steps < config.num_steps else f"all {config.num_steps} steps were used"
 

@@ -84,9 +84,9 @@ class Translator(Decoder):
         Raises:
           PadirError: the text is empty, or longer than the model allows.
         """
-        if self.is_blank(text):
+        ids = [*(self.vocabulary.encode(text) if text.strip() else []), EOS_ID]
+        if len(ids) == 1:  # See `is_blank`, which would encode the text once more.
             raise PadirError("empty text: there is nothing to translate")
-        ids = [*self.vocabulary.encode(text), EOS_ID]
         if len(ids) > self.longest_source:
             raise PadirError(
                 f"source of {len(ids)} tokens is longer than the {self.longest_source} that the model allows; split it"

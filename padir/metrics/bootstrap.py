@@ -2,7 +2,7 @@
 
 New test sets are drawn from the sentences, with replacement, and both systems are scored on each (Koehn, 2004). How
 much the difference of their scores varies there says how much of it may be chance. The p-value is that of the two-sided
-test with centred differences (Efron and Tibshirani, 1993, section 16.2): the share of resamples, the observed one
+test with centred differences (Efron and Tibshirani, 1993, chapter 16): the share of resamples, the observed one
 included, whose difference is at least as far from the mean of all as the observed one is from 0.
 
 sacreBLEU also has this test, but takes the absolute value of the differences before it subtracts their mean. What is
@@ -24,7 +24,7 @@ from padir.metrics.quality import check_counts, make_metrics
 
 # The seed that sacreBLEU uses if none is given.
 DEFAULT_SEED = 12345
-# Resamples that are summed at once; in float64 they take 24 MB for 3,000 sentences.
+# Resamples that are summed at once; they take 48 MB for 3,000 sentences.
 _AT_ONCE = 1000
 # A difference below this is a rounding error: different counts change a score by more.
 TIE = 1e-9
@@ -43,7 +43,7 @@ class PairedComparison:
       ci: half the width of the 95% interval around `mean`.
       baseline_mean: as `mean`, for the baseline.
       baseline_ci: as `ci`, for the baseline.
-      signature: sacreBLEU's signature of the score, with the number of resamples (bs) and their seed.
+      signature: sacreBLEU's signature of the score, with the number of resamples and their seed.
     """
 
     score: float
@@ -84,12 +84,14 @@ def paired_bootstrap(
       {'bleu': comparison, 'chrf': comparison}.
 
     Raises:
-      PadirError: counts differ, there is nothing to score, `samples` is below 1, or sacreBLEU has no such tokeniser.
+      PadirError: counts differ, there is nothing to score, `samples` is below 1, `seed` is below 0, or sacreBLEU has no
+        such tokeniser.
     """
     check_counts(hypotheses=hypotheses, references=references)
     check_counts(baseline_hypotheses=baseline_hypotheses, references=references)
-    if samples < 1:
-        raise PadirError(f"samples must be 1 or more, not {samples}")
+    for name, value, least in (("samples", samples, 1), ("seed", seed, 0)):
+        if value < least:
+            raise PadirError(f"{name} must be {least} or more, not {value}")
     systems = [count_sentences(texts, references, tokenize) for texts in (hypotheses, baseline_hypotheses)]
     resampled = resampled_scores(systems, samples, seed)
     observed = [_scores_of_all(system) for system in systems]
@@ -97,7 +99,7 @@ def paired_bootstrap(
         name: _comparison(
             *(scores[name] for scores in observed),
             *(scores[name] for scores in resampled),
-            signature=f"{signature}|bs:{samples}|seed:{seed}",
+            signature=f"{signature}|centred-bootstrap:{samples}|seed:{seed}",
         )
         for name, signature in _signatures(hypotheses, references, tokenize).items()
     }
@@ -130,10 +132,11 @@ def resampled_scores(systems: Sequence[SentenceCounts], samples: int, seed: int)
     found: list[dict[str, list[np.ndarray]]] = [{name: [] for name in SCORES} for _ in systems]
     for start in range(0, samples, _AT_ONCE):
         # How often each sentence is drawn. Counts are far below 2^53, so that their sums are exact.
-        times = generator.multinomial(size, np.full(size, 1.0 / size), min(_AT_ONCE, samples - start))
+        drawn = generator.multinomial(size, np.full(size, 1.0 / size), min(_AT_ONCE, samples - start))
+        times = drawn.astype(np.float64)
         for system, scores in zip(systems, found, strict=True):
             for name, score in SCORES.items():
-                scores[name].append(score(times.astype(np.float64) @ getattr(system, name)))
+                scores[name].append(score(times @ getattr(system, name)))
     return [{name: np.concatenate(parts) for name, parts in scores.items()} for scores in found]
 
 
@@ -155,7 +158,9 @@ def _comparison(
 
 
 def centred_p_value(difference: float, resampled: np.ndarray) -> float:
-    """The two-sided p-value of an observed difference, given those of the resamples [samples]."""
+    """The two-sided p-value of an observed difference, given those of the resamples [samples]; 1 if all are equal."""
+    if np.ptp(resampled) < TIE:
+        return 1.0  # As of one sentence, whose only resample is itself.
     as_far = np.abs(resampled - resampled.mean()) >= abs(difference) - TIE
     return float((as_far.sum() + 1) / (resampled.size + 1))
 

@@ -104,7 +104,6 @@ def decode(
     inside = length_mask(lengths, bucket)
     of_start = rng.folded(rng.of_sources(start_key, source), 0)
     start = config.start(of_start, lengths, model.max_target_length, model.ids)[:, :bucket]
-    start = jnp.where(clamped, tokens, start)
     sources = module.network.plan_of_sources(encoded, source)
     plan = module.network.plan_of_targets(sources, tokens, module.network.of_length(bucket))
     length_log_probs = jnp.zeros((len(source), 1))

@@ -259,7 +259,7 @@ class TestLoop:
         options = {"remask": never, "replace": ReplaceWithRandom(), "start": StartWithRandom(), "num_steps": 4}
         state = run(lambda _: jnp.stack([logits_of(SURE)] * 2), rows=2, rewrite_only_remasked=False, **options)
         inputs = np.asarray(state.trace.inputs)
-        assert (inputs[1:, 0] != inputs[1:, 1]).any() and (inputs[:, :, 4] == 1).all()
+        assert (inputs[1:, 0, 2:4] != inputs[1:, 1, 2:4]).mean() > 0.4 and (inputs[:, :, 4] == 1).all()
         # The third is never accepted: its reads are drawn from pieces 2 to 6.
         assert set(inputs[1:, 0, 2]) <= set(range(2, 7)) and len(set(inputs[1:, 0, 2])) > 1
 

@@ -46,15 +46,15 @@ def test_one_program_serves_every_nucleus():
     traced = []
 
     @jax.jit
-    def draw(sampling, logits, key):
+    def draw(sampling, logits, keys):
         traced.append(sampling)
-        return sampling(logits, key)
+        return sampling(logits, keys)
 
     logits = jnp.log(jnp.array([[0.4, 0.05, 0.05, 0.3, 0.2]]))
     for top_p in (0.3, 0.5, 0.87, 0.9, 1.0):
         for seed in range(20):
-            key, sampling = jax.random.key(seed), Sampling(1.0, top_p=top_p)
-            for got, expected in zip(draw(sampling, logits, key), sampling(logits, key), strict=True):
+            keys, sampling = jax.random.key(seed)[None], Sampling(1.0, top_p=top_p)
+            for got, expected in zip(draw(sampling, logits, keys), sampling(logits, keys), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert len(traced) == 1
 

@@ -214,6 +214,9 @@ def test_why_stopped():
     both = Refinement(num_steps=3, stop=StopWhenAll((StopWhenConfident(0.8), StopWhenStable())))
     expected = "every token was at least 0.8 likely and wrote what the step before had written"
     assert why_stopped(both, read, written, log_probs, 2) == expected
+    some = Refinement(num_steps=3, rewrite_only_remasked=True)
+    assert why_stopped(some, read, read, log_probs, 2).startswith("wrote what it had read")
+    assert why_stopped(some, read, read, log_probs, 3) == "all 3 steps were used"
     never = Refinement(num_steps=3, stop=StopNever())
     assert why_stopped(never, read, written, log_probs, 3) == "all 3 steps were used"
 

@@ -35,7 +35,7 @@ def test_a_clear_difference():
         assert comparison.difference == comparison.score - comparison.baseline_score > 1
         assert comparison.p_value == pytest.approx(1 / 201)  # no resample reached it: the smallest p there is
         assert comparison.ci == pytest.approx(0.0, abs=1e-9)  # a perfect system is perfect in every resample
-        assert comparison.signature.endswith("|bs:200|seed:12345")
+        assert comparison.signature.endswith("|centred-bootstrap:200|seed:12345")
 
 
 def test_means_and_intervals_are_those_of_sacrebleu():
@@ -60,6 +60,11 @@ def test_the_sign_follows_the_system():
 def test_a_system_against_itself_is_no_difference():
     comparison = paired_bootstrap(DAMAGED, DAMAGED, REFERENCES, samples=50)["bleu"]
     assert (comparison.difference, comparison.p_value) == (0.0, 1.0)
+
+
+def test_one_sentence_tells_nothing():
+    comparison = paired_bootstrap(["a big dog"], ["a big cat"], ["a big dog"], samples=50)["chrf"]
+    assert comparison.difference > 0 and comparison.p_value == 1.0
 
 
 def test_the_p_value_by_hand():
@@ -97,6 +102,7 @@ def test_the_seed_decides_the_resamples():
     ("arguments", "message"),
     [
         ({"samples": 0}, "samples must be 1 or more"),
+        ({"seed": -1}, "seed must be 0 or more"),
         ({"baseline_hypotheses": ["a"]}, "1 baseline_hypotheses but 40 references"),
         ({"tokenize": "13b"}, "'13b': sacreBLEU knows 13a, char"),
     ],

@@ -10,7 +10,7 @@ import tiny_models
 
 from padir.decoding.acceptance import AcceptSampled
 from padir.decoding.autoregressive import Autoregressive
-from padir.decoding.initial import StartWithRandom
+from padir.decoding.initial import StartWithMaskRange, StartWithRandom
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models import verification
@@ -140,5 +140,6 @@ def test_what_does_not_fit_is_refused(drafter, ar, sources):
     oracle = dataclasses.replace(PADIR, length_predictor="oracle")
     with pytest.raises(PadirError, match="length predictor 'oracle' needs the lengths"):
         verification.check(oracle, CONFIG, has_lengths=False)
-    with pytest.raises(PadirError, match="StartWithRandom.longest"):
-        verification.check(PADIR, Verified(start=StartWithRandom(longest=3)), has_lengths=True)
+    with pytest.raises(PadirError, match="masks do not fit below MASK"):
+        long = dataclasses.replace(PADIR, max_target_length=250)
+        verification.check(long, Verified(start=StartWithMaskRange()), has_lengths=True)
