@@ -114,6 +114,13 @@ def comparison_table(found: dict[str, Any], all: bool = False) -> str:
     return table([*head, "speed-up"], rows)
 
 
+def sittings(found: dict[str, Any]) -> str:
+    """Between which medians the system that all are compared with lay, in ms, in the sittings of the models."""
+    timed = [row for row in found["systems"].values() if "latency_ms" in row]
+    medians = [row["speed_up"] * row["latency_ms"]["median"] for row in timed]
+    return f"{number(min(medians))} to {number(max(medians))} ms"
+
+
 def pairs_table(found: dict[str, Any]) -> str:
     """Pairs of a comparison's models, and whether their difference is significant."""
     rows = [
@@ -124,12 +131,18 @@ def pairs_table(found: dict[str, Any]) -> str:
     return table(["systems", "BLEU", "p, paired bootstrap", "p, approximate randomisation"], rows)
 
 
-def pair_of(found: dict[str, Any], one: str, other: str) -> dict[str, Any]:
-    """The test of two models' difference; `difference` is that of the first from the second."""
+def pair_of(found: dict[str, Any], one: str, other: str) -> dict[str, Any] | None:
+    """The test of two models' difference, counted from the second; None if they were not compared."""
     for pair in found["pairs"]:
         if {pair["better"], pair["worse"]} == {one, other}:
             return pair | {"difference": pair["difference"] * (1 if pair["better"] == one else -1)}
-    raise KeyError(f"{found['file']}: {one} and {other} were not compared")
+    return None
+
+
+def p_of(found: dict[str, Any], one: str, other: str) -> str:
+    """The p-value of two models' difference in brackets; nothing if they were not compared."""
+    pair = pair_of(found, one, other)
+    return f" (p = {number(pair['bootstrap'], 3)})" if pair else ""
 
 
 def updates_table(found: dict[str, Any]) -> str:
