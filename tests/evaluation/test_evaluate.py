@@ -214,7 +214,7 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_decoded(tiny, tm
         evaluate(trained_on="distilled", **arguments)
 
 
-def test_the_comparison_is_sacrebleus_paired_bootstrap(results, examples):
+def test_the_comparison_is_the_paired_bootstrap(results, examples):
     lines, stored = read(results, "padir")
     other, other_stored = read(results, "ar")
     expected = paired_bootstrap(lines, other, [example.target_text for example in examples])
