@@ -99,6 +99,7 @@ def paired_bootstrap(
         name: _comparison(
             *(scores[name] for scores in observed),
             *(scores[name] for scores in resampled),
+            sentences=len(references),
             signature=f"{signature}|centred-bootstrap:{samples}|seed:{seed}",
         )
         for name, signature in _signatures(hypotheses, references, tokenize).items()
@@ -141,14 +142,21 @@ def resampled_scores(systems: Sequence[SentenceCounts], samples: int, seed: int)
 
 
 def _comparison(
-    score: float, baseline_score: float, scores: np.ndarray, baseline_scores: np.ndarray, *, signature: str
+    score: float,
+    baseline_score: float,
+    scores: np.ndarray,
+    baseline_scores: np.ndarray,
+    *,
+    sentences: int,
+    signature: str,
 ) -> PairedComparison:
     difference = score - baseline_score
     return PairedComparison(
         score=score,
         baseline_score=baseline_score,
         difference=difference,
-        p_value=centred_p_value(difference, scores - baseline_scores),
+        # The only resample of one sentence is that sentence.
+        p_value=1.0 if sentences == 1 else centred_p_value(difference, scores - baseline_scores),
         mean=float(scores.mean()),
         ci=_half_width(scores),
         baseline_mean=float(baseline_scores.mean()),
@@ -158,9 +166,7 @@ def _comparison(
 
 
 def centred_p_value(difference: float, resampled: np.ndarray) -> float:
-    """The two-sided p-value of an observed difference, given those of the resamples [samples]; 1 if all are equal."""
-    if np.ptp(resampled) < TIE:
-        return 1.0  # As of one sentence, whose only resample is itself.
+    """The two-sided p-value of an observed difference, given those of the resamples [samples]."""
     as_far = np.abs(resampled - resampled.mean()) >= abs(difference) - TIE
     return float((as_far.sum() + 1) / (resampled.size + 1))
 

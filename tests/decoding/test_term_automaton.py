@@ -88,7 +88,8 @@ def test_outputs_obey(config):
     def run(automaton):
         step = step_of(step_tables, config.rows_per_source)
         given = jnp.ones(3, bool), jnp.array([ROOM, ROOM - 4, 5])
-        return constrained.decode(step, empty_cache(), *given, ROOM, config, jax.random.key(1), automaton)
+        keys = jax.random.split(jax.random.key(1), len(given[0]))
+        return constrained.decode(step, empty_cache(), *given, ROOM, config, keys, automaton)
 
     found = run(rows)
     assert not found.failed.any()
@@ -108,7 +109,8 @@ def test_sampling_reaches_every_short_output():
         step = step_of(step_tables, config.rows_per_source)
         live = jnp.ones(1, bool)
         limits = jnp.array([room])
-        return constrained.decode(step, empty_cache(), live, limits, room, config, jax.random.key(1), automaton)
+        keys = jax.random.split(jax.random.key(1), len(live))
+        return constrained.decode(step, empty_cache(), live, limits, room, config, keys, automaton)
 
     written = {tuple(tokens[tokens > 0].tolist()) for tokens in np.asarray(run(one).tokens)[0]}
     strings = (s for n in range(room) for s in itertools.product(range(3, VOCABULARY), repeat=n))
