@@ -201,8 +201,9 @@ def compared(
 
 
 def _difference(outputs: Sequence[str], others: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    bootstrap = paired_bootstrap(outputs, others, references)["bleu"].to_dict()
-    randomization = approximate_randomization(*(count_sentences(each, references) for each in (outputs, others)))
+    counts = count_sentences(outputs, references), count_sentences(others, references)
+    bootstrap = paired_bootstrap(outputs, others, references, counts=counts)["bleu"].to_dict()
+    randomization = approximate_randomization(*counts)
     return {
         "difference": bootstrap["difference"],
         "bootstrap": bootstrap["p_value"],

@@ -45,8 +45,9 @@ def compared_pairs(
     found = []
     for better, worse in pairs:
         texts = [rows[name]["outputs"] for name in (better, worse)]
-        bootstrap = paired_bootstrap(*texts, references, tokenize=tokenize)["bleu"].to_dict()
-        randomization = approximate_randomization(counts[better], counts[worse])["bleu"].to_dict()
+        of_both = counts[better], counts[worse]
+        bootstrap = paired_bootstrap(*texts, references, tokenize=tokenize, counts=of_both)["bleu"].to_dict()
+        randomization = approximate_randomization(*of_both)["bleu"].to_dict()
         found.append(
             {
                 "better": better,

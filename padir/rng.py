@@ -39,6 +39,11 @@ def folded(keys: Array, data: Array | int) -> Array:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, data)
 
 
+def numbered(keys: Array, count: int) -> Array:
+    """Returns keys of `count` things of each key's: keys [N] → [N, count] keys; none depends on the count."""
+    return jax.vmap(folded, (None, 0), 1)(keys, jnp.arange(count))
+
+
 def of_sources(key: Array, source: Array) -> Array:
     """A key for each source, whatever it is padded to and whatever its neighbours are: source [B, Ls] int32 → [B] keys.
 

@@ -64,3 +64,6 @@ def test_a_source_keeps_its_key_whatever_lies_beside_it():
     assert first == third != second
     assert data(rng.of_sources(jax.random.key(0), jnp.pad(sources[:1], ((0, 0), (0, 2))))[0]) == first
     assert data(rng.folded(keys, 7)[1]) == data(jax.random.fold_in(keys[1], 7))
+    assert (
+        data(rng.numbered(keys, 4)[1, 3]) == data(rng.numbered(keys, 9)[1, 3]) == data(jax.random.fold_in(keys[1], 3))
+    )

@@ -119,7 +119,7 @@ class AcceptSampled(AcceptPolicy):
             offered = jnp.where(drafted, jax.nn.softmax(draft_logits / self.temperature, axis=-1), 0.0)
         ratio = (take(wanted, draft[..., None]) / take(offered, draft[..., None]))[..., 0]
         # A draw for each place in the window, whatever its size.
-        places = jax.vmap(rng.folded, (None, 0), 1)(rng.folded(keys, ACCEPT), jnp.arange(draft.shape[1]))
+        places = rng.numbered(rng.folded(keys, ACCEPT), draft.shape[1])
         draw = jax.vmap(jax.vmap(jax.random.uniform))(places)
         rest = jnp.maximum(wanted - offered, 0.0)
         # Nothing is left where both are equal; then nothing is rejected, either.

@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
+from padir import rng
 from padir.errors import PadirError
 from padir.nn.masks import length_mask
 from padir.types import EOS_ID, PAD_ID, Array, TokenIds
@@ -88,7 +89,7 @@ def end(tokens: Array, lengths: Array) -> Array:
 def random_pieces(keys: Array, length: int, num_pieces: int) -> Array:
     """Uniformly random ids of pieces, by a key for each row: keys [N] → [N, length] int32; none depends on `length`."""
 
-    def at(key: Array, position: Array) -> Array:
-        return jax.random.randint(jax.random.fold_in(key, position), (), EOS_ID + 1, num_pieces, jnp.int32)
+    def draw(key: Array) -> Array:
+        return jax.random.randint(key, (), EOS_ID + 1, num_pieces, jnp.int32)
 
-    return jax.vmap(jax.vmap(at, (None, 0)), (0, None))(keys, jnp.arange(length))
+    return jax.vmap(jax.vmap(draw))(rng.numbered(keys, length))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import jax
 import jax.numpy as jnp
 
 from padir import rng
@@ -81,5 +80,4 @@ def noise_of_step(keys: Array, step: Array, hypotheses: int, inside: Array, num_
         raise PadirError("refine: Refinement.replace draws random pieces; say how many there are in num_pieces")
     # Sampling draws from the step's own keys, and counts hypotheses up from 0: these keys are none of its.
     apart = rng.folded(rng.folded(keys, step), jnp.uint32(0xFFFFFFFF))
-    of_hypotheses = jax.vmap(rng.folded, (None, 0))(apart, jnp.arange(hypotheses)).T
-    return random_pieces(of_hypotheses.reshape(-1), inside.shape[1], num_pieces)
+    return random_pieces(rng.numbered(apart, hypotheses).reshape(-1), inside.shape[1], num_pieces)

@@ -346,8 +346,9 @@ class _LearnedMetrics:
 
 def _against(baseline: str, ours: _Output, theirs: _Output, length_buckets: Sequence[int]) -> dict[str, Any]:
     """The comparison with a baseline, and the baseline's own scores that the report shows."""
-    bootstrap = paired_bootstrap(ours.texts, theirs.texts, ours.references, tokenize=ours.tokenize)
-    randomization = approximate_randomization(ours.counts, theirs.counts)
+    counts = ours.counts, theirs.counts
+    bootstrap = paired_bootstrap(ours.texts, theirs.texts, ours.references, tokenize=ours.tokenize, counts=counts)
+    randomization = approximate_randomization(*counts)
     return {
         "baseline": str(baseline),
         "against_baseline": {metric: comparison.to_dict() for metric, comparison in bootstrap.items()},

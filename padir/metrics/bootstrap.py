@@ -69,6 +69,7 @@ def paired_bootstrap(
     samples: int = 1000,
     seed: int = DEFAULT_SEED,
     tokenize: str = "13a",
+    counts: tuple[SentenceCounts, SentenceCounts] | None = None,
 ) -> dict[str, PairedComparison]:
     """Compares two systems' output.
 
@@ -79,6 +80,7 @@ def paired_bootstrap(
       samples: number of resamples.
       seed: seed of the resampling; the same seed gives the same numbers.
       tokenize: sacreBLEU's tokeniser for BLEU.
+      counts: of the system and of the baseline, by this tokeniser, where they are known already.
 
     Returns:
       {'bleu': comparison, 'chrf': comparison}.
@@ -92,7 +94,7 @@ def paired_bootstrap(
     for name, value, least in (("samples", samples, 1), ("seed", seed, 0)):
         if value < least:
             raise PadirError(f"{name} must be {least} or more, not {value}")
-    systems = [count_sentences(texts, references, tokenize) for texts in (hypotheses, baseline_hypotheses)]
+    systems = counts or [count_sentences(texts, references, tokenize) for texts in (hypotheses, baseline_hypotheses)]
     resampled = resampled_scores(systems, samples, seed)
     observed = [_scores_of_all(system) for system in systems]
     return {

@@ -5,6 +5,7 @@ import pytest
 import sacrebleu
 
 from padir.errors import PadirError
+from padir.metrics import bootstrap
 from padir.metrics.bootstrap import centred_p_value, paired_bootstrap, resampled_scores
 from padir.metrics.counts import SentenceCounts, bleu_of, count_sentences
 
@@ -48,6 +49,13 @@ def test_means_and_intervals_are_those_of_sacrebleu():
         assert ours[name].score == pytest.approx(theirs.score)
         assert ours[name].mean == pytest.approx(theirs._mean, abs=float(theirs._ci) / 10)
         assert ours[name].ci == pytest.approx(theirs._ci, rel=0.15)
+
+
+def test_known_counts_are_not_counted_again(monkeypatch):
+    counts = count_sentences(DAMAGED, REFERENCES), count_sentences(REFERENCES, REFERENCES)
+    expected = paired_bootstrap(DAMAGED, REFERENCES, REFERENCES, samples=50)
+    monkeypatch.setattr(bootstrap, "count_sentences", lambda *given: pytest.fail("counts again"))
+    assert paired_bootstrap(DAMAGED, REFERENCES, REFERENCES, samples=50, counts=counts) == expected
 
 
 def test_the_sign_follows_the_system():
