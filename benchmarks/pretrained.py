@@ -4,7 +4,8 @@
       --result=benchmarks/results/quality_tatoeba_de_en_gpu.json --student=padir_raw
 
 It exports the teacher and a student in int8, translates the validation split with what it wrote, and writes a model
-card. The card's other figures come from the result.
+card. The card's other figures come from the result. With `--lever`, work folder and result are those of levers.py, and
+the student is the one that went on in this way; the teacher stays.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import argparse
 import json
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from levers import LEVERS, Trials
 from quality_models import BY_ITSELF, MODELS, TEACHER, System, main_system, systems
 
 from padir.data.records import PreparedSet
@@ -33,26 +36,87 @@ _TYPES = {"F32": "float32", "BF16": "bfloat16"}
 def main() -> int:
     """Makes both models; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="work folder of quality.py")
+    parser.add_argument("--work", type=Path, required=True, help="work folder of quality.py, or of levers.py")
     parser.add_argument("--result", type=Path, required=True, help="the JSON that it wrote")
     students = [name for name in MODELS if not MODELS[name].autoregressive]
-    parser.add_argument(
-        "--student", choices=students, required=True, help="the model that is exported beside the teacher"
-    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--student", choices=students, help="the model that is exported beside the teacher")
+    which.add_argument("--lever", choices=LEVERS, help="how the student went on that is exported")
     parser.add_argument("--output", type=Path, default=ROOT / "pretrained", help="the folder that the models go to")
     options = parser.parse_args()
     result = json.loads(options.result.read_text(encoding="utf-8"))
+    if options.lever is not None:
+        trials = Trials(options.work, "", result["budget_seconds"])
+        data, run = PreparedSet.open(trials.data()), trials.run(options.lever)
+        found, history = of_lever(options.lever, result)
+        ship(options.output, "joint" if LEVERS[options.lever].joint else "padir", run, found, data, history)
+        return 0
     data = PreparedSet.open(options.work / "data")
-    for model, kind in ((TEACHER, "ar"), (options.student, "padir")):
-        name = f"{data.manifest.task.name}_{kind}"
-        # An export goes to a new folder. The models that were there are in git.
-        shutil.rmtree(options.output / name, ignore_errors=True)
-        run = options.work / _checkpoint(model) / model
-        export_checkpoint(run_dir=str(run), output_dir=str(options.output / name), dtype="int8")
-        scores = {each: evaluated(options.output / name, system, data) for each, system in shown(model).items()}
-        text = card(name, model, result, scores, data.manifest.source_language, data.manifest.target_language)
-        write_text(options.output / name / "README.md", text)
+    for model in (TEACHER, options.student):
+        ship(options.output, model, options.work / _checkpoint(model) / model, result, data, None)
     return 0
+
+
+def ship(
+    folder: Path, model: str, run: Path, result: dict[str, Any], data: PreparedSet, history: History | None
+) -> None:
+    """Exports a run to the folder of its name, evaluates it, and writes its card; see `card`."""
+    name = f"{data.manifest.task.name}_{'ar' if model == TEACHER else 'padir'}"
+    # An export goes to a new folder. The models that were there are in git.
+    shutil.rmtree(folder / name, ignore_errors=True)
+    export_checkpoint(run_dir=str(run), output_dir=str(folder / name), dtype="int8")
+    scores = {each: evaluated(folder / name, system, data) for each, system in shown(model).items()}
+    languages = data.manifest.source_language, data.manifest.target_language
+    write_text(folder / name / "README.md", card(name, model, result, scores, *languages, history or usual(model)))
+
+
+@dataclass(frozen=True)
+class History:
+    """What a card says of how a model came about.
+
+    Attributes:
+      targets: what it learned to write.
+      start: a sentence about the parameters that it started with, or ''.
+      checkpoint: its key in `kept_as` of the result.
+      chosen: a sentence about the checkpoint.
+    """
+
+    targets: str
+    start: str
+    checkpoint: str
+    chosen: str
+
+
+_TRANSLATIONS = "the translations of the AR model beside this one"
+
+
+def usual(model: str) -> History:
+    """That of a model of quality.py."""
+    recipe, checkpoint = MODELS[model], _checkpoint(model)
+    chosen = {
+        "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
+        "mean": "It is the mean of the\nlast five checkpoints.",
+    }[checkpoint]
+    start = "" if recipe.start is None else f"It started with the parameters of {MODELS[recipe.start].title}."
+    return History(_TRANSLATIONS if recipe.distilled else "the text itself", start, checkpoint, chosen)
+
+
+def of_lever(name: str, result: dict[str, Any]) -> tuple[dict[str, Any], History]:
+    """(a result as of quality.py, history) of a student that went on, from the result of levers.py."""
+    lever, made, rows = LEVERS[name], result["made"][name], result["students"][name]
+    model = "joint" if lever.joint else "padir"
+    systems_of = {main_system(model): rows["five lengths"]}
+    systems_of |= {f"{main_system(model)}{BY_ITSELF}": rows["ranked by itself"]} if lever.joint else {}
+    found = {
+        "facts": result["facts"],
+        "train_pairs": result["pairs"]["text"],
+        "models": {model: made | {"kept_as": {"last": "F32"}}},
+        "systems": systems_of,
+    }
+    of = {"student": "the model of this name", "teacher": "the AR model beside it"}[lever.start]
+    start = f"It started with the parameters\n  of {of} at that commit."
+    targets = f"the text itself, and {_TRANSLATIONS}" if lever.translations else "the text itself"
+    return found, History(targets, start, "last", "It is the last checkpoint.")
 
 
 def _checkpoint(model: str) -> str:
@@ -79,7 +143,13 @@ def evaluated(folder: Path, system: System, data: PreparedSet) -> dict[str, Any]
 
 
 def card(
-    name: str, model: str, result: dict[str, Any], scores: dict[str, dict[str, Any]], source: str, target: str
+    name: str,
+    model: str,
+    result: dict[str, Any],
+    scores: dict[str, dict[str, Any]],
+    source: str,
+    target: str,
+    history: History,
 ) -> str:
     """The model card.
 
@@ -89,23 +159,18 @@ def card(
       result: of `quality.py`.
       scores: of the exported model, by the name of the system.
       source, target: languages, as 'de'.
+      history: how it came about.
     """
     recipe, main = MODELS[model], scores[main_system(model)]
     made = result["models"][model]
-    origin = "the text itself" if not recipe.distilled else "the translations of the AR model beside this one"
-    start = "" if recipe.start is None else f" It started with the parameters of {MODELS[recipe.start].title}."
+    start = f" {history.start}" if history.start else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
     facts = result["facts"]
     on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
-    checkpoint = _checkpoint(model)
     default, better = ("tries one length", "lengths_5") if not recipe.autoregressive else ("is greedy", "ar_beam5")
     ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"
-    chosen = {
-        "best": "The best of its checkpoints was chosen by its loss on\nthe same sentences.",
-        "mean": "It is the mean of the\nlast five checkpoints.",
-    }[checkpoint]
     return f"""# {name}
 
 {languages}, for everyday sentences: {kind} with {main["parameters"]:,} parameters, stored as int8.
@@ -121,14 +186,15 @@ Decoding {default} by default. The figures below are those of `--gin_file=decode
 
 | on {main["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
 |---|---:|---:|
-{_score_rows(scores, result["systems"], _TYPES[made["kept_as"][checkpoint]])}
+{_score_rows(scores, result["systems"], _TYPES[made["kept_as"][history.checkpoint]])}
 
-sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {chosen}
+sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {history.chosen}
 
 ## Training
 
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
-  [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR. The targets are {origin}.{start}
+  [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR.
+  The targets are {history.targets}.{start}
 * {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {hardware}.
 * Command: `python {made["command"]}`, at commit {made["commit"]}.
 

@@ -26,7 +26,7 @@ from padir.decoding import (
 )
 from padir.demo.run import DemoConfig
 from padir.dyck.settings import DyckConfig
-from padir.inference.distill import DistillFilters
+from padir.inference.distill_filters import DistillFilters
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.base import LossConfig
 from padir.models.padir import PadirModel

@@ -2,7 +2,7 @@
 
 Layout::
 
-    <output_dir>/translations/<chunk>.jsonl   translations of the teacher, one per line; deleted at the end
+    <output_dir>/translations/<chunk>.jsonl   translations of the teacher, a line for each source; deleted at the end
     <output_dir>/train-*.array_record         the examples that the student learns from; manifest.json is written last
     <output_dir>/train.jsonl                  the same examples as text, with the teacher's scores
     <output_dir>/left_out.jsonl               the other translations, with the reason for leaving them out
@@ -14,116 +14,47 @@ a bucket it holds a lease meanwhile, because a process that was taken for dead c
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from padir.data.manifest import (
     DISTILL_MODULE,
     MANIFEST_NAME,
     VOCABULARY_NAME,
     Manifest,
-    PrepareSettings,
-    SplitManifest,
     TaskConfig,
 )
-from padir.data.records import Example, PreparedSet, SplitWriter, lengths_name
+from padir.data.records import PreparedSet, lengths_name
 from padir.data.sources import read_lines
 from padir.decoding.beam import BeamSearch
+from padir.decoding.refinement import Refinement
+from padir.decoding.verified import Verified
 from padir.errors import PadirError, StorageError
-from padir.files.atomic import copy_file, make_folder, remove_folder, replacing, write_text
+from padir.files.atomic import copy_file, make_folder, remove_folder, write_text
 from padir.files.locks import locked
 from padir.files.paths import as_path, files_below, is_bucket
+from padir.inference.distill_filters import DistillFilters
+from padir.inference.distilled_set import Output, write_train_split
+from padir.inference.translation import Translation
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
 from padir.progress import progress
 from padir.runs.directory import check_vocabulary, differences
 from padir.runtime.distributed import first_decides, first_process, is_first, wait_for_all
-from padir.types import EOS_ID
 
 TRANSLATIONS_FOLDER = "translations"
 _REQUEST_FILE = "request.json"
+_USUAL_FILTERS = DistillFilters()
 # In a bucket, the lease of the process that writes the set.
 _LEASE = ".distill.lock"
-_KEPT_FILE, _LEFT_OUT_FILE = "train.jsonl", "left_out.jsonl"
-# Repetition loops of decoders are seldom longer than this many tokens.
-_LONGEST_LOOP = 4
-
-
-@dataclass(frozen=True)
-class DistillFilters:
-    """Which translations to leave out of a distilled set. Empty and over-long ones are always left out.
-
-    Attributes:
-      cut_off: leave out a translation that reached the decoder's length limit before EOS.
-      max_length_ratio: leave out a pair if the longer side has more than this many times the tokens of the shorter
-        side, EOS included. None sets no limit.
-      identical: leave out a translation that equals its source up to white space.
-      max_repeats: leave out a translation in which a sequence of 1 to 4 tokens occurs more than this many times in a
-        row. None sets no limit.
-    """
-
-    cut_off: bool = True
-    max_length_ratio: float | None = None
-    identical: bool = False
-    max_repeats: int | None = None
-
-    def __post_init__(self):
-        if self.max_length_ratio is not None and self.max_length_ratio < 1:
-            raise PadirError(f"DistillFilters.max_length_ratio: {self.max_length_ratio} is below 1; None sets no limit")
-        if self.max_repeats is not None and self.max_repeats < 1:
-            raise PadirError(f"DistillFilters.max_repeats: {self.max_repeats} is not at least 1; None sets no limit")
-
-    def reason(self, example: Example, text: str, ids: Sequence[int], *, longest: int, cut_off: bool) -> str | None:
-        """Returns why a translation is left out, or None if it is kept.
-
-        Args:
-          example: the source.
-          text: the translation.
-          ids: its token ids, ending in EOS.
-          longest: the largest number of tokens that a target may have.
-          cut_off: whether the teacher reached its length limit before EOS.
-
-        Returns:
-          The first reason that applies of 'empty', 'cut_off', 'over_long', 'length_ratio', 'identical' and
-          'repetition', or None.
-        """
-        shorter, longer = sorted((len(example.source_ids), len(ids)))
-        reasons = {
-            # The only token of an empty translation is EOS.
-            "empty": len(ids) == 1,
-            "cut_off": self.cut_off and cut_off,
-            "over_long": len(ids) > longest,
-            "length_ratio": self.max_length_ratio is not None and longer > self.max_length_ratio * shorter,
-            "identical": self.identical and example.source_text.split() == text.split(),
-            "repetition": self.max_repeats is not None and most_repeats(ids) > self.max_repeats,
-        }
-        return next((name for name, applies in reasons.items() if applies), None)
-
-
-def most_repeats(ids: Sequence[int]) -> int:
-    """Returns how often in a row the most repeated sequence of 1 to 4 ids occurs.
-
-    For 5 7 8 7 8 7 8 9 it is 3; without any repetition it is 1.
-    """
-    most = 1
-    for size in range(1, _LONGEST_LOOP + 1):
-        run = 0
-        for earlier, later in zip(ids, ids[size:], strict=False):
-            run = run + 1 if earlier == later else 0
-            most = max(most, run // size + 1)
-    return most
 
 
 def distill(
@@ -135,7 +66,9 @@ def distill(
     split: str = "train",
     decode: DecodeConfig | None = None,
     compute_type: str | None = None,
-    filters: DistillFilters = DistillFilters(),
+    filters: DistillFilters = _USUAL_FILTERS,
+    all_hypotheses: bool = False,
+    with_originals: bool = False,
     batch_size: int = 128,
     chunk_size: int = 8192,
     limit: int | None = None,
@@ -144,7 +77,9 @@ def distill(
 ) -> Manifest:
     """Builds a prepared set whose targets are a teacher's translations.
 
-    The translated examples become the train split of the new set. Validation split, test split, vocabulary and the
+    The translated examples become the train split of the new set. With `all_hypotheses` a source has several
+    translations there, and with `with_originals` the target that it had before, too; no two of them have the same text.
+    Validation split, test split, vocabulary and the
     checker of translations stay the same, so a model trained on the new set is evaluated like any other. A job that is
     killed and restarted decodes only the missing chunks, and ends with the same set. Asked for once more, a complete
     set stays as it is.
@@ -159,7 +94,9 @@ def distill(
       decode: the decode configuration. By default an autoregressive teacher uses beam search with a beam of 5, and a
         parallel teacher its default.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
-      filters: which translations are left out.
+      filters: which translations are left out. Originals are not filtered.
+      all_hypotheses: whether the student learns from all hypotheses that the decode returns, not only the best one.
+      with_originals: whether the student learns from the original targets, too.
       batch_size: the number of sentences decoded at a time.
       chunk_size: the number of sentences per chunk. A chunk is sorted by length and held in memory; a killed job
         loses at most one chunk per process.
@@ -181,7 +118,11 @@ def distill(
             "distill: give either run_dir (a teacher, with decode and compute_type if needed) or translations (a file)"
         )
     job = _Job(as_path(output_dir), PreparedSet.open(data_dir, data_cache), split, limit, chunk_size)
+    if with_originals:
+        job.request["with_originals"] = True
     if translations is not None:
+        if all_hypotheses:
+            raise PadirError("distill.all_hypotheses: a file of translations has only one of each source")
         outputs = _given(job, as_path(translations))
         if job.claimed({"translations": str(as_path(translations).resolve())}, filters):
             _write_set(job, outputs, filters, job.data.manifest.settings["max_target_length"])
@@ -192,11 +133,29 @@ def distill(
         decode = BeamSearch(beam_size=5, num_hypotheses=1)
     decode = translator.checked(decode)
     teacher = {"teacher": str(as_path(run_dir).resolve()), "teacher_step": translator.step}
+    if all_hypotheses:
+        if _num_returned(decode) == 1:
+            told = f"distill.all_hypotheses: this {type(decode).__name__} returns one hypothesis of each source"
+            raise PadirError(f"{told}; let it return several (BeamSearch.num_hypotheses, Autoregressive.num_samples)")
+        teacher["all_hypotheses"] = True
     if job.claimed(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed}, filters):
-        _decode(job, translator, decode, batch_size)
+        _decode(job, translator, decode, batch_size, all_hypotheses)
         wait_for_all()
         _write_set(job, _decoded(job), filters, translator.model.max_target_length)
     return Manifest.load(job.directory)
+
+
+def _num_returned(decode: DecodeConfig) -> int:
+    """How many hypotheses of a source there are in the result."""
+    match decode:
+        case BeamSearch():
+            return decode.num_returned
+        case Refinement():
+            return decode.keep_hypotheses or decode.hypotheses_per_source
+        case Verified():
+            return 1
+        case _:
+            return decode.num_samples
 
 
 class _Job:
@@ -272,22 +231,7 @@ class _Job:
             raise PadirError(f"{told}; choose another output_dir or delete this one")
 
 
-@dataclass(frozen=True)
-class _Output:
-    """The translation of one example.
-
-    Attributes:
-      text: the translation.
-      score: the teacher's score; None for a translation made elsewhere.
-      cut_off: whether the teacher reached its length limit before EOS.
-    """
-
-    text: str
-    score: float | None = None
-    cut_off: bool = False
-
-
-def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int) -> None:
+def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int, all_hypotheses: bool) -> None:
     """Decodes the missing chunks; each process decodes its own share."""
     own = dict(itertools.islice(job.chunks.items(), jax.process_index(), None, jax.process_count()))
     there = {*files_below(job.directory / TRANSLATIONS_FOLDER)}
@@ -299,15 +243,21 @@ def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size:
         for path, rows in missing.items():
             sources = [example.source_ids for example in job.source.read(rows)]
             translated = translator.translate_ids(sources, decode, batch_size=batch_size, done=bar.update)
-            outputs = [{"text": t.text, "score": t.score, "cut_off": t.cut_off} for t in translated]
-            write_text(path, "".join(json.dumps(output, ensure_ascii=False) + "\n" for output in outputs))
+            lines = [_outputs(each, None if all_hypotheses else 1) for each in translated]
+            write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def _decoded(job: _Job) -> Iterator[list[_Output]]:
+def _outputs(translation: Translation, most: int | None) -> list[dict[str, Any]]:
+    """The best hypotheses of a source, as `Output` has them; all if `most` is None."""
+    hypotheses = itertools.islice(zip(translation.hypotheses, translation.hypotheses_cut_off, strict=True), most)
+    return [{"text": text, "score": score, "cut_off": cut_off} for (text, score), cut_off in hypotheses]
+
+
+def _decoded(job: _Job) -> Iterator[list[list[Output]]]:
     """Yields the translations that `_decode` wrote, one chunk at a time."""
     for path, rows in job.chunks.items():
         try:
-            outputs = [_Output(**json.loads(line)) for _, line in read_lines(path)]
+            outputs = [_parsed(line) for _, line in read_lines(path)]
         except StorageError:
             raise
         except (ValueError, TypeError) as error:
@@ -319,7 +269,14 @@ def _decoded(job: _Job) -> Iterator[list[_Output]]:
         yield outputs
 
 
-def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
+def _parsed(line: str) -> list[Output]:
+    """The translations of one source; raises ValueError if there is none."""
+    if not (outputs := [Output(**output) for output in json.loads(line)]):
+        raise ValueError("a source without a translation")
+    return outputs
+
+
+def _given(job: _Job, path: Path) -> Iterator[list[list[Output]]]:
     """Returns the translations of a text file, one chunk at a time."""
     if not path.is_file():
         raise PadirError(f"{path}: no such file of translations")
@@ -330,11 +287,11 @@ def _given(job: _Job, path: Path) -> Iterator[list[_Output]]:
             "line n must translate example n (`padir prepare` may have dropped pairs; translate those it kept)"
         )
     lines = (text.strip() for _, text in read_lines(path))
-    return ([_Output(text) for text in itertools.islice(lines, len(rows))] for rows in job.chunks.values())
+    return ([[Output(text)] for text in itertools.islice(lines, len(rows))] for rows in job.chunks.values())
 
 
 @first_process
-def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
+def _write_set(job: _Job, outputs: Iterator[list[list[Output]]], filters: DistillFilters, longest: int) -> None:
     """Writes the new set: the train split, the files it shares with the old set, and last the manifest."""
     if not is_bucket(job.directory):
         _write_files(job, outputs, filters, longest)
@@ -348,13 +305,19 @@ def _write_set(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilt
             _write_files(job, outputs, filters, longest)
 
 
-def _write_files(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int) -> None:
+def _write_files(job: _Job, outputs: Iterator[list[list[Output]]], filters: DistillFilters, longest: int) -> None:
     old = job.data.manifest
-    train, left_out = _write_train_split(job, outputs, filters, longest)
-    total = sum(map(len, job.chunks.values()))
+    sources = (job.source.read(rows) for rows in job.chunks.values())
+    with_originals = "with_originals" in job.request
+    train, originals, left_out = write_train_split(
+        job.directory, job.data.vocabulary(), sources, outputs, filters, longest=longest, with_originals=with_originals
+    )
+    kept = train.num_examples - originals
     counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items())) or "none"
-    print(f"distill: kept {train.num_examples} of {total} translations; left out: {counts}", file=sys.stderr)
-    if not train.num_examples:
+    among = f" and {originals} originals" if with_originals else ""
+    total = train.num_examples + left_out.total()
+    print(f"distill: kept {kept} translations{among} of {total} targets; left out: {counts}", file=sys.stderr)
+    if not kept:
         raise PadirError(f"{job.directory}: no translation is left to learn from; left out: {counts}")
     copy_file(job.data.directory / VOCABULARY_NAME, job.directory / VOCABULARY_NAME)
     splits = {"train": train}
@@ -370,31 +333,3 @@ def _write_files(job: _Job, outputs: Iterator[list[_Output]], filters: DistillFi
     )
     manifest.save(job.directory)
     remove_folder(job.directory / TRANSLATIONS_FOLDER)
-
-
-def _write_train_split(
-    job: _Job, outputs: Iterator[list[_Output]], filters: DistillFilters, longest: int
-) -> tuple[SplitManifest, Counter[str]]:
-    """Writes the records and both text files; returns the split's manifest, and the counts left out by reason."""
-    for stale in job.directory.glob("train-[0-9][0-9][0-9][0-9][0-9].array_record*"):
-        stale.unlink()
-    vocabulary = job.data.vocabulary()
-    writer = SplitWriter(job.directory, "train", PrepareSettings().records_per_shard)
-    left_out: Counter[str] = Counter()
-    files = [job.directory / name for name in (_KEPT_FILE, _LEFT_OUT_FILE)]
-    with contextlib.ExitStack() as stack:
-        local = [stack.enter_context(replacing(path)) for path in files]
-        kept, rest = (stack.enter_context(path.open("w", encoding="utf-8")) for path in local)
-        for rows, chunk in zip(job.chunks.values(), outputs, strict=True):
-            encoded = vocabulary.encode_batch([output.text for output in chunk])
-            for example, output, ids in zip(job.source.read(rows), chunk, encoded, strict=True):
-                target = np.asarray([*ids, EOS_ID], np.int32)
-                record = {"source": example.source_text, "target": output.text, "score": output.score}
-                reason = filters.reason(example, output.text, target, longest=longest, cut_off=output.cut_off)
-                if reason:
-                    left_out[reason] += 1
-                    rest.write(json.dumps(record | {"reason": reason}, ensure_ascii=False) + "\n")
-                else:
-                    kept.write(json.dumps(record, ensure_ascii=False) + "\n")
-                    writer.write(example.source_ids, target, example.source_text.encode(), output.text.encode())
-    return writer.close(dropped=left_out["over_long"], truncated=0, skipped_empty=left_out["empty"]), left_out

@@ -22,6 +22,7 @@ class Translation:
       predicted_length: the number of target tokens, EOS included.
       hypotheses: all hypotheses as (text, score), best first.
       cut_off: whether an autoregressive model, which may be a verifier, reached its length limit before EOS.
+      hypotheses_cut_off: the same of each hypothesis.
       rounds: of verified decoding, how many of the decoder passes were the verifier's; otherwise None.
       queries: of generation under a verifier, what all samples of this text cost together, as numbers of type int;
         otherwise None.
@@ -39,6 +40,7 @@ class Translation:
     predicted_length: int
     hypotheses: tuple[tuple[str, float], ...] = ()
     cut_off: bool = False
+    hypotheses_cut_off: tuple[bool, ...] = ()
     rounds: int | None = None
     trace: Trace | None = None
     queries: Queries | None = None

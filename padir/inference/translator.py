@@ -220,7 +220,8 @@ class Translator(Decoder):
         steps, length = int(hypotheses.steps_run[row, 0]), int(hypotheses.predicted_lengths[row, 0])
         # A parallel model chooses the length in advance, so it cannot run into a limit.
         failed = hypotheses.failed is not None and bool(hypotheses.failed[row, 0])
-        cut_off = not (failed or isinstance(decode, Refinement)) and EOS_ID not in hypotheses.tokens[row, 0]
+        limited = not (failed or isinstance(decode, Refinement))
+        each_cut_off = tuple(limited and EOS_ID not in tokens for tokens in ids)
         trace = jax.tree.map(lambda field: field[:, row], hypotheses.trace)
         rounds = None if hypotheses.rounds is None else int(hypotheses.rounds[row, 0])
         # Whatever the samples of a text cost, it is paid for the text.
@@ -228,7 +229,21 @@ class Translator(Decoder):
         met = None if self.constraint is None else not failed and self.constraint.met(source, text)
         tokens = [token for token in ids[0] if token]
         origin = Origin(self.vocabulary, decode, list(source), tokens, hypotheses.steps_run[row].tolist())
-        return Translation(text, score, steps, length, every, cut_off, rounds, trace, queries, failed, met, origin)
+        return Translation(
+            text,
+            score,
+            steps,
+            length,
+            hypotheses=every,
+            cut_off=each_cut_off[0],
+            hypotheses_cut_off=each_cut_off,
+            rounds=rounds,
+            trace=trace,
+            queries=queries,
+            failed=failed,
+            constraint_met=met,
+            origin=origin,
+        )
 
 
 def load(

@@ -1,25 +1,38 @@
 """What `benchmarks/levers.py` trains, and what it says of the outcome."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 import gin
+import padir
 from padir.cli import config
 from padir.types import TokenIds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import levers
 import quality_speed
-from levers import LEVERS, PLAIN
+from levers import BEFORE, LEVERS, MODELS
+
+PLAIN = "more of the same"
 
 
-def parsed(name, tmp_path):
+@pytest.fixture
+def trials(tmp_path):
+    """A work folder whose sets are there."""
+    for name in ("text", "text_and_translations"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "manifest.json").touch()
+    return levers.Trials(tmp_path, "corpus", 60.0)
+
+
+def parsed(name, trials):
     """Parses the arguments with which the lever trains; returns the model."""
-    trials = levers.Trials(tmp_path, "corpus", "cpu", 60.0, reverse=False)
-    config.parse(*quality_speed.parsed([*trials._training(name), "--gin.train.num_steps=1000"]))
+    config.parse(*quality_speed.parsed([*trials.training(name), "--gin.train.num_steps=1000"]))
     return gin.query_parameter("train.model").scoped_configurable_fn(TokenIds(4000))
 
 
@@ -28,72 +41,113 @@ def optimizer():
 
 
 @pytest.mark.parametrize("name", LEVERS)
-def test_a_lever_changes_what_it_names_and_nothing_else(name, tmp_path):
-    plain = parsed(PLAIN, tmp_path)
-    with_plain = optimizer(), gin.query_parameter("train.batch_size")
+def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
+    plain, usual = parsed(PLAIN, trials), optimizer()
     changed = {
-        "one stage": {"num_stages": 1},
         "three stages": {"num_stages": 3},
         "half random tokens": {"corruption": dataclasses.replace(plain.corruption, random_probability=0.5)},
-        "uniform noise": {
-            "corruption": dataclasses.replace(plain.corruption, min_noise_density=0.0, keep_probability=0.0)
-        },
         "label smoothing": {"loss": dataclasses.replace(plain.loss, label_smoothing=0.1)},
-        "length loss 1.0": {"loss": dataclasses.replace(plain.loss, length_loss_weight=1.0)},
-        "absolute lengths": {"relative_length": False},
-        "no dropout": {"network": dataclasses.replace(plain.network, dropout_rate=0.0)},
-        "self-conditioning": {"self_conditioning": True},
-        "joint objective": {"causal_stage": True},
     }
-    assert parsed(name, tmp_path) == dataclasses.replace(plain, **changed.get(name, {}))
-    assert ((optimizer(), gin.query_parameter("train.batch_size")) == with_plain) == ("batch" not in name)
-    data = gin.query_parameter("%DATA_DIR")
-    assert data == str(tmp_path / ("data" if name == "raw text" else "distilled"))
+    causal = {"causal_stage": True} if name.startswith("joint") else {}
+    assert parsed(name, trials) == dataclasses.replace(plain, **changed.get(name, causal))
+    faster = {"peak_learning_rate": 0.02} if name == "higher learning rate" else {}
+    assert optimizer() == dataclasses.replace(usual, **faster)
+    data = "text_and_translations" if "translations" in name else "text"
+    assert gin.query_parameter("%DATA_DIR") == str(tmp_path / data)
+    # What was distilled is not prepared from the text.
+    assert (gin.query_parameter("train.task") is None) == (data != "text")
+    assert (LEVERS[name].start == "teacher") == name.endswith("from the teacher")
 
 
-def test_each_run_has_a_folder_of_its_own(tmp_path):
+def test_they_go_on_with_the_shape_of_the_pretrained_models(trials):
+    student, teacher = padir.load(MODELS["student"]).model, padir.load(MODELS["teacher"]).model
+    for name in LEVERS:
+        model = parsed(name, trials)
+        assert dataclasses.replace(model.network, dropout_rate=student.network.dropout_rate) == student.network, name
+        assert model.relative_length == student.relative_length
+        for field in ("embed_dim", "mlp_dim", "num_heads", "num_encoder_layers", "num_decoder_layers"):
+            assert getattr(model.network, field) == getattr(teacher.network, field), (name, field)
+
+
+def test_each_run_has_a_folder_of_its_own(trials, tmp_path):
     folders = set()
     for name in LEVERS:
-        parsed(name, tmp_path)
+        parsed(name, trials)
         folders.add(gin.query_parameter("%RUN_DIR"))
     assert len(folders) == len(LEVERS)
-    assert folders <= {str(path) for path in [tmp_path / "levers_60" / name.replace(" ", "_") for name in LEVERS]}
+    assert {str(Path(folder).parent) for folder in folders} == {str(tmp_path / "for_60_seconds")}
+    assert not any("," in folder for folder in folders)
 
 
-def test_seconds_become_updates(tmp_path):
-    trials = levers.Trials(tmp_path, "corpus", "cpu", 60.0, reverse=False)
-    (tmp_path / "levers_60" / "update_seconds.json").write_text(
-        '{"as it is": 0.25, "batch 256": 0.8, "eight times as long": 0.25}'
-    )
-    names = [PLAIN, "batch 256", "eight times as long"]
-    assert trials.updates(names) == dict(zip(names, (240, 75, 1920), strict=True))
+def test_seconds_become_updates(trials, tmp_path):
+    (tmp_path / "update_seconds.json").write_text('{"joint": 0.8, "more of the same": 0.25, "three stages": 100}')
+    names = [PLAIN, "joint", "three stages"]
+    assert trials.updates(names) == dict(zip(names, (240, 75, 5), strict=True))
 
 
-def test_levers_are_compared_with_the_plain_student_and_with_the_teacher():
+def test_only_a_student_with_a_causal_mode_ranks_by_itself():
+    plain, joint = levers.ways(False), levers.ways(True)
+    assert list(plain) == ["one length", "five lengths", "rescored"]
+    assert list(joint) == [*plain, "ranked by itself"]
+    assert joint["ranked by itself"].bindings == (*joint["five lengths"].bindings, "Refinement.self_rescoring=True")
+    assert [way.helper for way in joint.values()] == ["", "", "rescore_with", ""]
+    for way in plain:
+        assert plain[way].bindings == joint[way].bindings
+    assert all("Refinement.num_steps=4" in way.bindings for way in joint.values())
+
+
+def test_students_are_compared_with_what_they_were_and_with_the_teacher():
     references = [f"the quick brown fox number {index} jumps high" for index in range(40)]
     worse = [text.replace("quick", "slow") for text in references]
     row = {"bleu": 1.0, "chrf": 2.0, "length_accuracy": 3.0, "mean_steps_run": 4.0, "ter": 5.0}
-    found = levers.compared(
-        {PLAIN: {"one length": row | {"outputs": references}}, "batch 32": {"one length": row | {"outputs": worse}}},
-        {"outputs": references},
-        references,
-    )
-    plain, changed = found[PLAIN]["one length"], found["batch 32"]["one length"]
-    equal = plain.pop("from_teacher")
-    assert equal["difference"] == 0.0 and equal["bootstrap"] == equal["randomization"] == 1.0
-    assert plain == {key: row[key] for key in row if key != "ter"}
-    assert changed["from_plain"] == changed["from_teacher"]
-    below = changed["from_plain"]
+    good, bad = row | {"outputs": references}, row | {"outputs": worse}
+    before = {"one length": bad, "five lengths": good}
+    found = levers.compared({"one length": good, "ranked by itself": bad}, before, {"outputs": references}, references)
+    assert found["one length"]["bleu"] == 1.0 and "ter" not in found["one length"]
+    assert found["one length"]["from_teacher"]["difference"] == 0.0
+    assert found["one length"]["from_teacher"]["bootstrap"] == 1.0
+    assert found["one length"]["from_before"]["difference"] > 10.0
+    # What it could not do before is compared with the best that it could.
+    below = found["ranked by itself"]["from_before"]
+    assert below == found["ranked by itself"]["from_teacher"]
     assert below["difference"] < -10.0 and below["bootstrap"] < 0.01 and below["randomization"] < 0.01
 
 
-def test_without_a_distilled_corpus_it_says_what_to_do(tmp_path, monkeypatch, capsys):
-    arguments = ["--work", str(tmp_path), "--data=d", "--output=o", "--levers=one stage"]
-    monkeypatch.setattr(sys, "argv", ["levers.py", *arguments])
-    with pytest.raises(SystemExit):
-        levers.main()
-    assert "has no distilled corpus; run make quality first (--models=ar,padir)" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "argv", ["levers.py", *arguments[:-1], "--levers=magic"])
-    with pytest.raises(SystemExit):
-        levers.main()
-    assert "--levers: unknown 'magic'; choose from as it is, batch 256" in capsys.readouterr().err
+def test_what_is_done_is_not_done_again(trials, tmp_path, monkeypatch, capsys):
+    """A lever trains once, and says how it was made; a result and a set that are there stay."""
+    asked = []
+
+    def run_padir(arguments):
+        asked.append(arguments)
+        if arguments[0] == "train":
+            metrics = tmp_path / "for_60_seconds" / "joint" / "metrics"
+            metrics.mkdir(parents=True)
+            (metrics / "metrics.jsonl").write_text('{"step": 20, "train/step_seconds": 0.5}\n')
+        return 0
+
+    monkeypatch.setattr(levers, "run_padir", run_padir)
+    for _ in range(2):
+        assert trials.trained("joint", 20) == tmp_path / "for_60_seconds" / "joint"
+    assert [arguments[0] for arguments in asked] == ["train"]
+    assert f"--initialize_from={MODELS['student']}" in asked[0] and "--num_steps=20" in asked[0]
+    made = trials.made("joint")
+    assert (made["updates"], made["seconds"]) == (20, 10.0) and "commit" in made
+    for way in levers.ways(False):
+        path = tmp_path / f"{BEFORE}, {way}".replace(",", "").replace(" ", "_")
+        path.with_suffix(".json").write_text(json.dumps({"bleu": 7.0}))
+        path.with_suffix(".txt").write_text("a\nb\n")
+    assert {row["bleu"] for row in trials.scores(BEFORE).values()} == {7.0}
+    assert trials.scores(BEFORE)["rescored"]["outputs"] == ["a", "b"]
+    assert len(asked) == 1
+
+
+def test_bad_options_are_named(tmp_path, monkeypatch, capsys):
+    required = ["levers.py", f"--work={tmp_path}", "--data=d", "--output=o"]
+    for given, said in (
+        ("--levers=magic", "--levers: unknown 'magic'; choose from more of the same; higher learning rate"),
+        ("--seconds=0", "--seconds: 0.0 is not above 0"),
+    ):
+        monkeypatch.setattr(sys, "argv", [*required, given])
+        with pytest.raises(SystemExit):
+            levers.main()
+        assert said in capsys.readouterr().err

@@ -98,7 +98,39 @@ def test_a_joint_models_card_has_both_ways_to_rank():
         "models": {"joint": RESULT["models"]["padir"]},
         "systems": {name: {"bleu": 30.25, "chrf": 50.0} for name in names},
     }
-    card = pretrained.card("both", "joint", result, scores, "de", "en")
+    card = pretrained.card("both", "joint", result, scores, "de", "en", pretrained.usual("joint"))
     assert f"| these files: {names[0]} | 31.00 | 49.00 |" in card and f"| these files: {names[1]} | 34.00 |" in card
     assert card.count("| before rounding to int8, in bfloat16 | 30.25 | 50.00 |") == 2
     assert "--gin_file=decode/lengths_5_ranked.gin" in card and "on 9 sentences" in card
+
+
+def test_the_card_of_a_student_that_went_on():
+    """Its figures are those of levers.py, and it says what it learned from and began with."""
+    name = "joint, text and translations"
+    measured = {"bleu": 46.5, "chrf": 63.0, "bleu_signature": "tok:13a", "chrf_signature": "nc:6"}
+    scores = {each: measured | {"parameters": 7, "sentences": 9} for each in pretrained.shown("joint")}
+    result = {
+        "facts": RESULT["facts"],
+        "pairs": {"text": 431, "text_and_translations": 800},
+        "made": {name: MADE | {"updates": 1980, "seconds": 600.0, "device": "cpu"}},
+        "students": {
+            name: {"five lengths": {"bleu": 46.25, "chrf": 62.0}, "ranked by itself": {"bleu": 47, "chrf": 64}}
+        },
+    }
+    found, history = pretrained.of_lever(name, result)
+    card = pretrained.card("tatoeba_de_en_padir", "joint", found, scores, "de", "en", history)
+    for said in (
+        "| before rounding to int8, in float32 | 46.25 | 62.00 |",
+        "| before rounding to int8, in float32 | 47.00 | 64.00 |",
+        "431 sentence pairs",
+        "The targets are the text itself, and the translations of the AR model beside this one. It started with",
+        "of the model of this name at that commit.",
+        "It is the last checkpoint.",
+        "1,980 updates in 10 minutes on 2 cores of a CPU.",
+    ):
+        assert said in card, said
+    _, history = pretrained.of_lever(
+        "more of the same",
+        result | {"made": {"more of the same": MADE}, "students": {"more of the same": result["students"][name]}},
+    )
+    assert history.targets == "the text itself"

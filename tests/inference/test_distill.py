@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
-from padir.inference.distill import DistillFilters, distill, most_repeats
+from padir.inference.distill import distill
+from padir.inference.distill_filters import DistillFilters, most_repeats
 from padir.inference.translator import Translator
 from padir.types import EOS_ID
 
@@ -195,7 +197,7 @@ def test_a_damaged_chunk_is_named(tiny, tmp_path, monkeypatch):
     monkeypatch.undo()
     (chunk,) = (tmp_path / "translations").glob("*.jsonl")
     whole = chunk.read_text(encoding="utf-8")
-    for text in (whole[: whole.index("\n") + 1], whole[:-5], "{}\n" * 4):
+    for text in (whole[: whole.index("\n") + 1], whole[:-5], "{}\n" * 4, "[{}]\n" * 4, "[]\n" * 4):
         chunk.write_text(text, encoding="utf-8")
         message = r"translations/00000\.jsonl: damaged \(.*\); delete it and run the same command again"
         with pytest.raises(PadirError, match=message):
@@ -214,7 +216,75 @@ def test_what_was_cut_off_is_counted_or_kept(tiny, tmp_path, capfd):
     cut_off = [record["target"] for record in without if record["reason"] == "cut_off"]
     assert [record["target"] for record in read_jsonl(tmp_path / "with" / "train.jsonl")] == cut_off
     assert made.splits["train"].num_examples == len(cut_off) > 16
-    assert f"distill: kept {len(cut_off)} of 32 translations; left out: " in capfd.readouterr().err
+    assert f"distill: kept {len(cut_off)} translations of 32 targets; left out: " in capfd.readouterr().err
+
+
+def test_all_hypotheses_of_a_source_and_its_original(tiny, tmp_path, capfd):
+    """What the student learns from, in order: the teacher's hypotheses, best first, and the target that was there."""
+    beam = BeamSearch(beam_size=3)
+    request = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "limit": 8, "decode": beam, "chunk_size": 5}
+    made = distill(**request, output_dir=str(tmp_path / "set"), all_hypotheses=True, with_originals=True)
+    originals = PreparedSet.open(tiny.data).split("train").read(range(8))
+    translations = padir.load(tiny.ar).translate_ids([example.source_ids for example in originals], beam)
+    expected, left_out = [], Counter()
+    for example, translation in zip(originals, translations, strict=True):
+        learned = []
+        for (text, _), cut_off in zip(translation.hypotheses, translation.hypotheses_cut_off, strict=True):
+            reason = "duplicate" if text in learned else "empty" if not text else "cut_off" if cut_off else ""
+            left_out.update([reason] if reason else [])
+            learned += [] if reason else [text]
+        original = example.target_text not in learned
+        left_out.update([] if original else ["duplicate"])
+        expected += [(example.source_text, text) for text in [*learned, *[example.target_text] * original]]
+    assert len(expected) > 10
+    assert made.task.options["left_out"] == dict(left_out)
+    lines = read_jsonl(tmp_path / "set" / "train.jsonl")
+    assert [(line["source"], line["target"]) for line in lines] == expected
+    train = PreparedSet.open(tmp_path / "set").split("train")
+    assert [(e.source_text, e.target_text) for e in train.read(range(len(train)))] == expected
+    kept = sum(line["score"] is not None for line in lines)
+    told = f"kept {kept} translations and {len(lines) - kept} originals of 32 targets; left out: "
+    assert told in capfd.readouterr().err
+    # Asked for once more it stays; without the originals it would be another set.
+    distill(**request, output_dir=str(tmp_path / "set"), all_hypotheses=True, with_originals=True)
+    with pytest.raises(PadirError, match=r"already holds another prepared set \(with_originals: True there, None now"):
+        distill(**request, output_dir=str(tmp_path / "set"), all_hypotheses=True)
+
+
+def test_an_original_keeps_the_ids_that_it_had(tiny, tmp_path):
+    """Its text may be longer than its ids. It is not filtered, and a text that is there already is not repeated."""
+    data = PreparedSet.open(tiny.data)
+    examples = data.split("validation").read(range(32))
+    whole = [[*data.vocabulary().encode(example.target_text), EOS_ID] for example in examples]
+    cut = [row for row in range(32) if len(whole[row]) > len(examples[row].target_ids)]
+    same = next(row for row in range(32) if row not in cut)
+    lines = [example.source_text for example in examples]
+    lines[same] = examples[same].target_text
+    (tmp_path / "given").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    request = {"data_dir": str(tiny.data), "split": "validation", "output_dir": str(tmp_path / "set")}
+    filters = DistillFilters(identical=True)
+    distill(**request, translations=str(tmp_path / "given"), filters=filters, with_originals=True)
+    made = PreparedSet.open(tmp_path / "set").split("train")
+    assert cut and len(made) == 32
+    for example, before in zip(made.read(range(32)), examples, strict=True):
+        assert (example.source_text, example.target_text) == (before.source_text, before.target_text)
+        assert example.target_ids.tolist() == before.target_ids.tolist()
+    left_out = PreparedSet.open(tmp_path / "set").manifest.task.options["left_out"]
+    assert left_out["duplicate"] == 1 and left_out["identical"] + left_out["over_long"] == 31
+
+
+def test_several_hypotheses_where_there_are_none(tiny, tmp_path):
+    request = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path / "set")}
+    for decode in (BEAM, Autoregressive(), None):
+        with pytest.raises(
+            PadirError, match=r"distill\.all_hypotheses: this \w+ returns one hypothesis of each source"
+        ):
+            distill(**request, decode=decode, all_hypotheses=True)
+    request |= {"run_dir": None, "translations": "lines.txt"}
+    with pytest.raises(
+        PadirError, match=r"distill\.all_hypotheses: a file of translations has only one of each source"
+    ):
+        distill(**request, all_hypotheses=True)
 
 
 def test_translations_made_elsewhere(tiny, tmp_path):

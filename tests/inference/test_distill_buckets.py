@@ -24,7 +24,8 @@ from padir.errors import PadirError, StorageError
 from padir.files.atomic import copy_file
 from padir.files.paths import as_path, files_below
 from padir.inference import distill as distill_module
-from padir.inference.distill import DistillFilters, distill
+from padir.inference.distill import distill
+from padir.inference.distill_filters import DistillFilters
 from padir.types import EOS_ID
 
 TESTS = Path(__file__).resolve().parents[1]
