@@ -312,8 +312,9 @@ def peak(lines, folder):
 def test_memory_does_not_grow_with_the_input(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(stand_in, "batches", type("Forgetful", (list,), {"append": lambda self, item: None})())
     peak(600, tmp_path / "first")
-    small, large = peak(600, tmp_path / "small"), peak(6000, tmp_path / "large")
-    assert large < 1.2 * small
+    small, large = peak(600, tmp_path / "small"), peak(20_000, tmp_path / "large")
+    # When garbage is collected changes either by some 100,000 bytes; a held line alone takes more than 50.
+    assert large < small + 19_400 * 20
 
 
 def test_hosts_started_at_the_same_time_make_one_manifest(stand_in, corpus, tmp_path, monkeypatch):
