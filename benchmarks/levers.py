@@ -41,6 +41,7 @@ MODELS = {"student": PRETRAINED / "tatoeba_de_en_padir", "teacher": PRETRAINED /
 BEFORE = "as it was"
 # How the teacher translates: beam search over the whole corpus would take most of an hour.
 _DISTIL = ("--gin_file=decode/ar_greedy.gin", "--compute_type=auto", "--with_originals")
+TEXT = "text"  # The folder of the prepared set in the work folder.
 _FILES = ("runs/tatoeba_de_en_padir.gin", "runs/preset_further.gin")
 
 
@@ -64,6 +65,7 @@ class Lever:
 LEVERS = {
     "more of the same": Lever(),
     "higher learning rate": Lever(bindings={"OptimizerConfig.peak_learning_rate": 0.02}),
+    "lower learning rate": Lever(bindings={"OptimizerConfig.peak_learning_rate": 0.001}),
     "text and translations": Lever(translations=True),
     "label smoothing": Lever(bindings={"LossConfig.label_smoothing": 0.1}),
     # Decoding starts with masks, so that some of the noise must be masks.
@@ -71,6 +73,9 @@ LEVERS = {
     "three stages": Lever(bindings={"PadirModel.num_stages": 3}),
     "joint": Lever(joint=True),
     "joint, text and translations": Lever(translations=True, joint=True),
+    "joint, text and translations, lower learning rate": Lever(
+        translations=True, joint=True, bindings={"OptimizerConfig.peak_learning_rate": 0.001}
+    ),
     "joint, text and translations, from the teacher": Lever(translations=True, joint=True, start="teacher"),
 }
 
@@ -80,12 +85,12 @@ class Trials:
 
     def __init__(self, work: Path, corpus: str, seconds: float):
         self._work, self._corpus, self.seconds = work, corpus, seconds
-        self._folder = work / f"for_{seconds:.0f}_seconds"
+        self._folder = work / folder_of(seconds)
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def data(self, translations: bool = False) -> Path:
         """The folder of a prepared set, made if need be: the text, or text and translations."""
-        folder = self._work / ("text_and_translations" if translations else "text")
+        folder = self._work / ("text_and_translations" if translations else TEXT)
         if (folder / MANIFEST_NAME).exists():
             return folder
         if translations:
@@ -109,7 +114,7 @@ class Trials:
 
     def run(self, name: str) -> Path:
         """The run directory of a lever."""
-        return self._folder / _file_name(name)
+        return self._folder / file_name(name)
 
     def update_seconds(self, names: Iterable[str]) -> dict[str, float]:
         """Seconds of an update with each lever, measured once."""
@@ -148,7 +153,7 @@ class Trials:
         return run
 
     def _made(self, name: str) -> Path:
-        return self._folder / f"{_file_name(name)}.made.json"
+        return self._folder / f"{file_name(name)}.made.json"
 
     def made(self, name: str) -> dict[str, Any]:
         """How a lever's run was made: `updates`, `seconds`, and the facts of `run_facts`."""
@@ -169,7 +174,7 @@ class Trials:
         return self._evaluated(self._work, "teacher", MODELS["teacher"], systems([TEACHER])[REFERENCE])
 
     def _evaluated(self, folder: Path, name: str, run: Path, system: System) -> dict[str, Any]:
-        path = folder / f"{_file_name(name)}.json"
+        path = folder / f"{file_name(name)}.json"
         if not path.exists():
             self._padir(
                 "evaluate",
@@ -199,7 +204,13 @@ def ways(joint: bool) -> dict[str, System]:
     return chosen | ({"ranked by itself": found[f"{main}{BY_ITSELF}"]} if joint else {})
 
 
-def _file_name(name: str) -> str:
+def folder_of(seconds: float) -> str:
+    """The folder in the work folder that holds what trained for so long."""
+    return f"for_{seconds:.0f}_seconds"
+
+
+def file_name(name: str) -> str:
+    """What a lever's run, and its results, are called there."""
     return name.replace(",", "").replace(" ", "_")
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from levers import LEVERS, Trials
+import levers
+from levers import LEVERS
 from quality_models import BY_ITSELF, MODELS, TEACHER, System, main_system, systems
 
 from padir.data.records import PreparedSet
@@ -34,7 +35,7 @@ _TYPES = {"F32": "float32", "BF16": "bfloat16"}
 
 
 def main() -> int:
-    """Makes both models; returns the exit status."""
+    """Makes the models that were asked for; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="work folder of quality.py, or of levers.py")
     parser.add_argument("--result", type=Path, required=True, help="the JSON that it wrote")
@@ -45,21 +46,21 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "pretrained", help="the folder that the models go to")
     options = parser.parse_args()
     result = json.loads(options.result.read_text(encoding="utf-8"))
-    if options.lever is not None:
-        trials = Trials(options.work, "", result["budget_seconds"])
-        data, run = PreparedSet.open(trials.data()), trials.run(options.lever)
-        found, history = of_lever(options.lever, result)
-        ship(options.output, "joint" if LEVERS[options.lever].joint else "padir", run, found, data, history)
+    if options.lever is None:
+        data = PreparedSet.open(options.work / "data")
+        for model in (TEACHER, options.student):
+            ship(options.output, model, options.work / _checkpoint(model) / model, result, data, usual(model))
         return 0
-    data = PreparedSet.open(options.work / "data")
-    for model in (TEACHER, options.student):
-        ship(options.output, model, options.work / _checkpoint(model) / model, result, data, None)
+    if options.lever not in result["made"]:
+        parser.error(f"--lever: {options.result} has no {options.lever!r}; choose from {'; '.join(result['made'])}")
+    data = PreparedSet.open(options.work / levers.TEXT)
+    run = options.work / levers.folder_of(result["budget_seconds"]) / levers.file_name(options.lever)
+    found, history = of_lever(options.lever, result)
+    ship(options.output, "joint" if LEVERS[options.lever].joint else "padir", run, found, data, history)
     return 0
 
 
-def ship(
-    folder: Path, model: str, run: Path, result: dict[str, Any], data: PreparedSet, history: History | None
-) -> None:
+def ship(folder: Path, model: str, run: Path, result: dict[str, Any], data: PreparedSet, history: History) -> None:
     """Exports a run to the folder of its name, evaluates it, and writes its card; see `card`."""
     name = f"{data.manifest.task.name}_{'ar' if model == TEACHER else 'padir'}"
     # An export goes to a new folder. The models that were there are in git.
@@ -67,7 +68,7 @@ def ship(
     export_checkpoint(run_dir=str(run), output_dir=str(folder / name), dtype="int8")
     scores = {each: evaluated(folder / name, system, data) for each, system in shown(model).items()}
     languages = data.manifest.source_language, data.manifest.target_language
-    write_text(folder / name / "README.md", card(name, model, result, scores, *languages, history or usual(model)))
+    write_text(folder / name / "README.md", card(name, model, result, scores, *languages, history))
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,7 @@ def card(
     start = f" {history.start}" if history.start else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
-    facts = result["facts"]
-    on_cpu = f"{facts['cpu_count']} cores of {facts['cpu']}"
+    on_cpu = "{cpu_count} cores of {cpu}".format_map(result["facts"])
     hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
     default, better = ("tries one length", "lengths_5") if not recipe.autoregressive else ("is greedy", "ar_beam5")
     ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"

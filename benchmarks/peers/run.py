@@ -82,7 +82,7 @@ def main() -> None:
                 text=True,
                 cwd=Path(__file__).parent,
             ).stdout.strip(),
-            "command": " ".join(sys.argv),
+            "command": " ".join(["benchmarks/peers/run.py", *sys.argv[1:]]),
             "date": datetime.date.today().isoformat(),
             "cpu": cpu_info("model name"),
             "cpu_features": sorted(x86_extensions() & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_int8"}),

@@ -79,10 +79,9 @@ def distill(
 
     The translated examples become the train split of the new set. With `all_hypotheses` a source has several
     translations there, and with `with_originals` the target that it had before, too; no two of them have the same text.
-    Validation split, test split, vocabulary and the
-    checker of translations stay the same, so a model trained on the new set is evaluated like any other. A job that is
-    killed and restarted decodes only the missing chunks, and ends with the same set. Asked for once more, a complete
-    set stays as it is.
+    Validation split, test split, vocabulary and the checker of translations stay the same, so a model trained on the
+    new set is evaluated like any other. A job that is killed and restarted decodes only the missing chunks, and ends
+    with the same set. Asked for once more, a complete set stays as it is.
 
     Args:
       data_dir: the prepared set whose sources are translated.
@@ -111,7 +110,8 @@ def distill(
 
     Raises:
       PadirError: the vocabularies differ, `output_dir` holds another set or the beginning of one, a file
-        of translations does not have one line per example, or no translation is left.
+        of translations does not have one line per example, no translation is left, or `all_hypotheses` is asked of
+        what returns one.
     """
     if (run_dir is None) == (translations is None) or (translations is not None and (decode or compute_type)):
         raise PadirError(
@@ -129,20 +129,26 @@ def distill(
         return Manifest.load(job.directory)
     translator = load(run_dir, seed=seed, compute_type=compute_type)
     check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
-    if decode is None and isinstance(translator.model, AutoregressiveModel):
-        decode = BeamSearch(beam_size=5, num_hypotheses=1)
-    decode = translator.checked(decode)
+    decode = _checked(decode, translator, all_hypotheses)
     teacher = {"teacher": str(as_path(run_dir).resolve()), "teacher_step": translator.step}
     if all_hypotheses:
-        if _num_returned(decode) == 1:
-            told = f"distill.all_hypotheses: this {type(decode).__name__} returns one hypothesis of each source"
-            raise PadirError(f"{told}; let it return several (BeamSearch.num_hypotheses, Autoregressive.num_samples)")
         teacher["all_hypotheses"] = True
     if job.claimed(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed}, filters):
         _decode(job, translator, decode, batch_size, all_hypotheses)
         wait_for_all()
         _write_set(job, _decoded(job), filters, translator.model.max_target_length)
     return Manifest.load(job.directory)
+
+
+def _checked(decode: DecodeConfig | None, translator: Translator, all_hypotheses: bool) -> DecodeConfig:
+    """The decode that was asked for, or that of the teacher's kind."""
+    if decode is None and isinstance(translator.model, AutoregressiveModel):
+        decode = BeamSearch(beam_size=5, num_hypotheses=1)
+    decode = translator.checked(decode)
+    if all_hypotheses and _num_returned(decode) == 1:
+        told = f"distill.all_hypotheses: this {type(decode).__name__} returns one hypothesis of each source"
+        raise PadirError(f"{told}; let it return several (BeamSearch.num_hypotheses, Autoregressive.num_samples)")
+    return decode
 
 
 def _num_returned(decode: DecodeConfig) -> int:

@@ -50,8 +50,8 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
     }
     causal = {"causal_stage": True} if name.startswith("joint") else {}
     assert parsed(name, trials) == dataclasses.replace(plain, **changed.get(name, causal))
-    faster = {"peak_learning_rate": 0.02} if name == "higher learning rate" else {}
-    assert optimizer() == dataclasses.replace(usual, **faster)
+    rate = 0.02 if "higher" in name else 0.001 if "lower" in name else 0.01
+    assert optimizer() == dataclasses.replace(usual, peak_learning_rate=rate)
     data = "text_and_translations" if "translations" in name else "text"
     assert gin.query_parameter("%DATA_DIR") == str(tmp_path / data)
     # What was distilled is not prepared from the text.
@@ -113,7 +113,7 @@ def test_students_are_compared_with_what_they_were_and_with_the_teacher():
     assert below["difference"] < -10.0 and below["bootstrap"] < 0.01 and below["randomization"] < 0.01
 
 
-def test_what_is_done_is_not_done_again(trials, tmp_path, monkeypatch, capsys):
+def test_what_is_done_is_not_done_again(trials, tmp_path, monkeypatch):
     """A lever trains once, and says how it was made; a result and a set that are there stay."""
     asked = []
 

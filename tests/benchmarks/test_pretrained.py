@@ -134,3 +134,12 @@ def test_the_card_of_a_student_that_went_on():
         result | {"made": {"more of the same": MADE}, "students": {"more of the same": result["students"][name]}},
     )
     assert history.targets == "the text itself"
+
+
+def test_a_lever_that_was_not_measured_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "result.json").write_text(json.dumps({"made": {"joint": {}}}))
+    options = [f"--work={tmp_path}", f"--result={tmp_path / 'result.json'}", "--lever=three stages"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *options])
+    with pytest.raises(SystemExit):
+        pretrained.main()
+    assert "result.json has no 'three stages'; choose from joint" in capsys.readouterr().err
