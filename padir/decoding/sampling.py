@@ -58,6 +58,8 @@ def argmax(logits: Array) -> Array:
     """
     if _has_columns(logits):
         return _likeliest(_columns(logits), logits.shape[-1])[0].reshape(logits.shape[:-1])
+    if _has_groups(logits):
+        return _likeliest_of_many(logits)[0]
     return _argmax_of_rows(logits)
 
 
@@ -82,6 +84,34 @@ def _has_columns(values: Array) -> bool:
     """
     few = _FEWEST_COLUMNS <= math.prod(values.shape[:-1]) <= choices().weight_first_rows
     return few and values.shape[-1] >= _SHORTEST_COLUMNS
+
+
+def _has_groups(values: Array) -> bool:
+    """Whether the largest of each of many long rows [..., V] is first looked for among the largest of its groups.
+
+    Then all of them are read once. To compare them with the largest is a second time, which XLA on CPU does not
+    vectorise: it takes longer than the product that makes the logits where the factors are of a narrow type.
+    """
+    many = math.prod(values.shape[:-1]) > choices().weight_first_rows
+    return choices().searches_in_groups and many and values.shape[-1] >= _SHORTEST_COLUMNS
+
+
+def _in_groups(values: Array) -> Array:
+    """Values [..., V] → [rows, groups, `_GROUP`] of V padded with the lowest there is."""
+    size = values.shape[-1]
+    padded = jnp.pad(values.reshape(-1, size), ((0, 0), (0, -size % _GROUP)), constant_values=_lowest(values))
+    return padded.reshape(len(padded), -1, _GROUP)
+
+
+def _likeliest_of_many(values: Array) -> tuple[Array, Array]:
+    """The first of the largest of each row: values [..., V] → (where [...] int32, what [...])."""
+    groups, shape = _in_groups(values), values.shape[:-1]
+    # A barrier: XLA would take the largest of all groups from all their entries again.
+    of_group = jax.lax.optimization_barrier(groups.max(axis=-1))
+    group = _argmax_of_rows(of_group)
+    within = jnp.take_along_axis(groups, group[:, None, None], axis=1)[:, 0]
+    index = jnp.minimum(group * _GROUP + _argmax_of_rows(within), values.shape[-1] - 1)
+    return index.reshape(shape), of_group.max(axis=-1).reshape(shape)
 
 
 def _columns(values: Array) -> Array:
@@ -120,8 +150,7 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
         chosen = _first_groups(_largest_of_groups(groups).T, k)
         within = _within(groups, chosen)
     else:
-        padding = [(0, 0)] * (values.ndim - 1) + [(0, -size % _GROUP)]
-        groups = jnp.pad(values, padding, constant_values=_lowest(values)).reshape(math.prod(shape), -1, _GROUP)
+        groups = _in_groups(values)
         chosen = _first_groups(groups.max(axis=-1), k)
         within = jnp.take_along_axis(groups, chosen[..., None], axis=-2)
     largest, at = jax.lax.top_k(within.reshape(-1, k * _GROUP), k)
@@ -181,6 +210,9 @@ def greedy(logits: Array) -> tuple[Array, Array]:
     logits = logits.astype(jnp.float32)
     if choices().reduces_jointly:
         return reductions.likeliest(logits)
+    if _has_groups(logits):
+        tokens, largest = _likeliest_of_many(logits)
+        return tokens, largest - jax.nn.logsumexp(logits, axis=-1)
     if not _has_columns(logits):
         return argmax(logits), logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)
     groups = _columns(logits)

@@ -33,6 +33,8 @@ class Choices:
       rounds_weights: whether decoding stores weights as bfloat16 if no compute type is given. True where the matrix
         unit rounds float32 factors to bfloat16 anyway.
       reduces_jointly: whether maxima and sums of exponentials are found together (`nn.reductions`).
+      searches_in_groups: whether the largest of each of many long rows is first looked for among the largest of groups
+        (`decoding.sampling`).
       copies_table: whether, in data-parallel training, each device uses its own copy of the token embeddings, so that
         their gradients are summed over the devices once.
       turns_in_gradients: whether gradients that add up over queries (of attention) or rows (of `nn.rounded`)
@@ -48,6 +50,7 @@ class Choices:
     pads_every_row: bool
     rounds_weights: bool
     reduces_jointly: bool
+    searches_in_groups: bool
     copies_table: bool
     turns_in_gradients: bool
 
@@ -63,6 +66,7 @@ _CPU = Choices(
     pads_every_row=False,
     rounds_weights=False,
     reduces_jointly=False,
+    searches_in_groups=True,
     copies_table=False,
     turns_in_gradients=True,
 )
@@ -76,6 +80,7 @@ _GPU = Choices(
     pads_every_row=False,
     rounds_weights=False,
     reduces_jointly=False,
+    searches_in_groups=False,
     copies_table=False,
     turns_in_gradients=False,
 )
@@ -91,6 +96,7 @@ _TPU = Choices(
     pads_every_row=True,
     rounds_weights=True,
     reduces_jointly=True,
+    searches_in_groups=False,
     copies_table=True,
     turns_in_gradients=False,
 )

@@ -58,7 +58,7 @@ def test_the_first_of_equals_wins():
 @pytest.mark.parametrize("size", [1280, 1100, 3])
 @pytest.mark.parametrize("rows", [1, 65, 7, 8, 24, 64])
 def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
-    """Few rows are compared down their columns; here with many equal logits, and with whole groups forbidden."""
+    """Few rows are compared down columns, many by groups; here with many equal logits and whole groups forbidden."""
     logits = np.random.default_rng(rows).integers(0, 4, (rows, 1, size)).astype(np.float32)
     logits[0, 0, : size // 2] = -np.inf
     logits[-1, 0, 1:-1] = -np.inf
@@ -74,7 +74,7 @@ def test_greedy_is_numpys_for_any_number_of_rows(rows, size):
     np.testing.assert_array_equal(take(jnp.asarray(logits), places), np.take_along_axis(logits, places, axis=-1))
 
 
-@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize("rows", [2, 8, 70])
 def test_gradients_pass(rows):
     """Of log-sum-exp the softmax; an argmax beside a loss, as in training's stages, is no obstacle."""
     logits = jax.random.normal(KEY, (rows, 1100))
@@ -83,7 +83,7 @@ def test_gradients_pass(rows):
     np.testing.assert_array_equal(tokens, logits.argmax(-1))
 
 
-@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize("rows", [2, 8, 70])
 def test_what_has_no_likeliest_token(rows):
     """Everything forbidden has no probability at all; what is not a number shows, and is no id beyond the table."""
     logits = jnp.full((rows, 1100), -jnp.inf).at[0].set(jnp.nan)
