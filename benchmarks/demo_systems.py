@@ -89,7 +89,8 @@ class Demo:
 
     def timed(self, systems: Systems) -> dict[str, dict]:
         """Latency of single sentences in ms, systems in turns, by name."""
-        requests = fitting_requests(self.examples, self._data.vocabulary(), self.settings.max_length)
+        texts = [example.source_text for example in self.examples]
+        requests = fitting_requests(texts, self._data.vocabulary(), self.settings.max_length)
         timings = take_turns(
             {name: Asked(name, Opened(*system)) for name, system in systems.items()},
             [(request,) for request in requests[: self.settings.latency_sentences]],

@@ -253,11 +253,11 @@ class Comparison:
             if key not in opened:
                 helper = {system.helper: self.folder("best", TEACHER)} if system.helper else {}
                 opened[key] = load(key[0], **helper)
-            translator = opened[key]
-            asked[name] = Asked(name, Opened(translator, translator.checked(system.decode())))
+            asked[name] = Asked(name, Opened(opened[key], opened[key].checked(system.decode())))
         validation = data.split("validation")
         longest = min(translator.longest_source for translator in opened.values())
-        requests = fitting_requests(validation.read(range(len(validation))), data.vocabulary(), longest)
+        texts = [each.source_text for each in validation.read(range(len(validation)))]
+        requests = fitting_requests(texts, data.vocabulary(), longest)
         timings = take_turns(
             asked, [(request,) for request in requests[:_LATENCY_SENTENCES]], repeats=_LATENCY_REPEATS, seed=0
         )

@@ -158,7 +158,8 @@ def latencies(options: argparse.Namespace, buckets: tuple[int, ...]) -> dict[str
         },
     }
     examples = data.split("test").read(range(options.requests))
-    requests = fitting_requests(examples, data.vocabulary(), teacher.model.max_source_length)
+    texts = [example.source_text for example in examples]
+    requests = fitting_requests(texts, data.vocabulary(), teacher.model.max_source_length)
     timings = take_turns(
         {name: Asked(name, Opened(*system)) for name, system in systems.items()},
         [(request,) for request in requests],

@@ -17,8 +17,7 @@ from padir.benchmark.facts import run_facts
 from padir.benchmark.measure import Timing, take_turns
 from padir.benchmark.systems import Opened, System, open_systems
 from padir.benchmark.work import decode_cost, target_width, verified_cost
-from padir.benchmark.workloads import PreparedText, Request, Workload
-from padir.data.records import PreparedSet
+from padir.benchmark.workloads import Request, TextWorkload, Workload
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
@@ -175,16 +174,17 @@ def ask(systems: Sequence[System], workload: Workload, num_pieces: int) -> dict[
       The opened systems, by name.
 
     Raises:
-      PadirError: a system cannot be opened, or its vocabulary is not the one of the workload's prepared text.
+      PadirError: a system cannot be opened, or its vocabulary is not the one of the workload's text.
     """
     opened = open_systems(systems, num_pieces)
     for name, system in opened.items():
-        if isinstance(system.decode, Verified) and not isinstance(workload, PreparedText):
+        if isinstance(system.decode, Verified) and not isinstance(workload, TextWorkload):
             raise PadirError(
-                f"system {name!r}: verified decoding ends where its verifier ends a text; use the workload PreparedText"
+                f"system {name!r}: verified decoding ends where its verifier ends a text; use the workload "
+                "PreparedText or SourceText"
             )
-    if isinstance(workload, PreparedText):
-        vocabulary = PreparedSet.open(workload.data_dir).vocabulary()
+    if isinstance(workload, TextWorkload):
+        vocabulary = workload.vocabulary()
         for name, system in opened.items():
             check_vocabulary(vocabulary, system.translator(name).vocabulary.hash, name)
     return {name: Asked(name, system) for name, system in opened.items()}

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from padir.data import vocabulary as vocabulary_lib
-from padir.data.records import Example, PreparedSet
+from padir.data.records import PreparedSet
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.files.lines import is_compressed
 from padir.files.reading import open_for_reading
+from padir.inference.decoder import own_mesh
+from padir.runs.convert import needed_vocabulary, open_model
 from padir.types import EOS_ID, UNK_ID
 
 
@@ -126,9 +128,41 @@ class ParallelText(Workload):
         return random.Random(self.seed).sample(fitting, min(self.num_requests, len(fitting)))
 
 
+class TextWorkload(Workload):
+    """Sentences that trained models translate from text to text."""
+
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that counts tokens. Every system must have it."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class PreparedText(Workload):
-    """Sentences of a prepared data set, which trained models translate from text to text.
+class SourceText(TextWorkload):
+    """Sentences of a text file.
+
+    Attributes:
+      sources: file with one sentence per line, plain or .gz. Empty lines are left out.
+      run_dir: a trained model, as `padir.load` opens it, whose vocabulary counts tokens.
+      num_requests: number of sentences, the first ones that are short enough.
+    """
+
+    sources: str
+    run_dir: str
+    num_requests: int = 100
+
+    def vocabulary(self) -> Vocabulary:
+        """See `TextWorkload`."""
+        return needed_vocabulary(open_model(self.run_dir, own_mesh()), self.run_dir)
+
+    def requests(self, longest: int) -> list[Request]:
+        """See `Workload`."""
+        texts = [line for line in _read_lines(self.sources) if line.strip()]
+        return fitting_requests(texts, self.vocabulary(), longest)[: self.num_requests]
+
+
+@dataclass(frozen=True)
+class PreparedText(TextWorkload):
+    """Sentences of a prepared data set.
 
     Attributes:
       data_dir: the prepared data set.
@@ -140,23 +174,25 @@ class PreparedText(Workload):
     split: str = "test"
     num_requests: int = 100
 
+    def vocabulary(self) -> Vocabulary:
+        """See `TextWorkload`."""
+        return PreparedSet.open(self.data_dir).vocabulary()
+
     def requests(self, longest: int) -> list[Request]:
         """See `Workload`."""
-        data = PreparedSet.open(self.data_dir)
-        prepared = data.split(self.split)
-        fitting = fitting_requests(prepared.read(range(len(prepared))), data.vocabulary(), longest)
-        return fitting[: self.num_requests]
+        prepared = PreparedSet.open(self.data_dir).split(self.split)
+        texts = [example.source_text for example in prepared.read(range(len(prepared)))]
+        return fitting_requests(texts, self.vocabulary(), longest)[: self.num_requests]
 
 
-def fitting_requests(examples: Sequence[Example], vocabulary: Vocabulary, longest: int) -> list[Request]:
-    """Requests for the source texts that have at most `longest` tokens; prints how many are skipped.
+def fitting_requests(texts: Sequence[str], vocabulary: Vocabulary, longest: int) -> list[Request]:
+    """Requests for the texts that have at most `longest` tokens; prints how many are skipped.
 
     Args:
-      examples: examples of a prepared set.
+      texts: to translate.
       vocabulary: the vocabulary to count tokens with.
       longest: the maximum number of source tokens, EOS counted.
     """
-    texts = [example.source_text for example in examples]
     every = [
         Request((*ids, EOS_ID), None, text) for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True)
     ]

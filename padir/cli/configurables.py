@@ -77,6 +77,7 @@ DATACLASSES: tuple[type, ...] = (
     workloads.FixedLengths,
     workloads.ParallelText,
     workloads.PreparedText,
+    workloads.SourceText,
     Limits,
     DemoConfig,
     DyckConfig,

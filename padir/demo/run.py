@@ -138,7 +138,8 @@ def demo(*, output_dir: str, config: DemoConfig, report_dir: str = "report") -> 
         name: decode_examples(translator, examples, decode, batch_size=64, label=name)
         for name, (translator, decode) in systems.items()
     }
-    requests = fitting_requests(examples, data.vocabulary(), config.max_length)[: config.latency_sentences]
+    texts = [example.source_text for example in examples]
+    requests = fitting_requests(texts, data.vocabulary(), config.max_length)[: config.latency_sentences]
     latencies = take_turns(
         {name: Asked(name, Opened(*system)) for name, system in systems.items()},
         [(request,) for request in requests],

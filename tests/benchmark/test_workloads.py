@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from padir.benchmark.workloads import FixedLengths, ParallelText, PreparedText
+from padir.benchmark.workloads import FixedLengths, ParallelText, PreparedText, SourceText
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
 from padir.types import EOS_ID
@@ -79,3 +79,18 @@ def test_prepared_text(tiny, capsys):
     shortest = min(map(len, every.values()))
     assert PreparedText(str(tiny.data)).requests(shortest - 1) == []
     assert f"skipped {len(test)} sources" in capsys.readouterr().err
+
+
+def test_text_of_a_file(tiny, tmp_path, capsys):
+    """Tokens are counted by the model's vocabulary, which all systems must have; empty lines are no requests."""
+    test = PreparedSet.open(tiny.data).split("test")
+    texts = [example.source_text for example in test.read(range(4))]
+    path = tmp_path / "text.de.gz"
+    path.write_bytes(gzip.compress("\n".join([texts[0], "", *texts[1:]]).encode()))
+    workload = SourceText(str(path), str(tiny.ar), num_requests=3)
+    expected = PreparedText(str(tiny.data), num_requests=3).requests(32)
+    assert workload.requests(32) == expected
+    assert workload.vocabulary().hash == PreparedSet.open(tiny.data).vocabulary().hash
+    assert workload.requests(1) == [] and "skipped 4 sources with more than 1 tokens" in capsys.readouterr().err
+    with pytest.raises(PadirError, match="nowhere.txt: cannot be read as UTF-8 text"):
+        SourceText("nowhere.txt", str(tiny.ar)).requests(32)

@@ -10,6 +10,7 @@ import pytest
 import snippets
 
 import gin as gin_config
+from padir.benchmark.workloads import SourceText
 from padir.cli import config, gin_files
 from padir.cli.commands import COMMANDS
 from padir.decoding.annealing import AnnealedSampling
@@ -271,6 +272,16 @@ def test_the_benchmark_of_verified_decoding():
     config.parse(["bench/verified.gin"], ["AR_DIR='a'", "PADIR_DIR='p'", "DATA_DIR='d'", "SHALLOW_DIR='s'", shallow])
     assert [(system.run_dir, system.verify_with) for system in benchmarked()] == [("s", None), ("p", "a")]
     assert benchmarked()[0].decode == Autoregressive()
+
+
+def test_the_benchmark_of_pretrained_models():
+    config.parse(["bench/pretrained.gin"], ["SOURCES='text.de'"])
+    ar, beam, one, four, five, verified = benchmarked()
+    assert {ar.run_dir, beam.run_dir, verified.verify_with} == {"tatoeba_de_en_ar"}
+    assert {system.run_dir for system in (one, four, five, verified)} == {"tatoeba_de_en_padir"}
+    assert five.decode == dataclasses.replace(four.decode, num_hypotheses=5)
+    reference = gin_config.query_parameter("benchmark_latency.workload")
+    assert reference.scoped_configurable_fn() == SourceText("text.de", "tatoeba_de_en_ar")
 
 
 @pytest.mark.parametrize(("files", "count"), [(("paper", "fixed_32"), 34), (("paper", "fixed_32", "shallow"), 21)])
