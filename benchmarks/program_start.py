@@ -3,8 +3,9 @@
 A run is exported as StableHLO for this CPU. The program and `padir translate` translate the same lines, and it is said
 how many come out alike. Then, in turns, these start and translate one sentence, each in a process of its own: the
 exported program, `padir translate`, and with --serve `padir serve`, which is asked as soon as it answers at all: long
-before it has compiled everything. Each does so without a compilation cache and with one that it has filled. Seconds
-count from the start of the process to the first translation.
+before it has compiled everything. It is asked as clients do and, in other processes, as its page does, for a trace of
+several lengths. Each starts without a compilation cache and with one that it has filled. Seconds count from the start
+of the process to the first translation.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from padir.benchmark.facts import run_facts
 from padir.files.lines import lines_of
 
 _PADIR = [sys.executable, "-m", "padir.cli"]
+# What a request has besides its text.
+_FIELDS = {"padir serve, its page": {"trace": True, "steps": 6, "num_hypotheses": 4}}
 # A server that has not answered, or translated, by then never will.
 _PATIENCE = 600
 
@@ -55,8 +60,8 @@ def translated(command: list[str], texts: list[str], cache: Path | None = None) 
     return lines
 
 
-def seconds(command: list[str], text: str, cache: Path | None) -> float:
-    """Seconds that a command takes to start and to translate one text; one that serves is waited for and asked."""
+def seconds(command: list[str], text: str, cache: Path | None, fields: Mapping[str, Any] | None = None) -> float:
+    """Seconds that a command takes to start and to translate one text; one that serves is asked, for `fields`, too."""
     began = time.perf_counter()
     if "serve" not in command:
         translated(command, [text], cache)
@@ -71,7 +76,7 @@ def seconds(command: list[str], text: str, cache: Path | None) -> float:
             if server.poll() is not None or time.perf_counter() - began > _PATIENCE:
                 raise RuntimeError(f"{' '.join(command)}: did not start")
             time.sleep(0.05)
-        body = json.dumps({"q": text}).encode()
+        body = json.dumps({"q": text, **(fields or {})}).encode()
         asked = urllib.request.Request(f"{address}/translate", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(asked, timeout=_PATIENCE) as answer:
             if not json.load(answer)["translatedText"]:
@@ -110,23 +115,29 @@ def commands_of(program: Path, run_dir: str, serve: bool) -> dict[str, list[str]
         "exported program": [sys.executable, str(program / "load_program.py")],
         "padir translate": [*_PADIR, "translate", f"--run_dir={run_dir}", "--batch_size=1"],
     }
-    return commands | ({"padir serve": [*_PADIR, "serve", f"--run_dir={run_dir}"]} if serve else {})
+    server = [*_PADIR, "serve", f"--run_dir={run_dir}"]
+    return commands | (dict.fromkeys(("padir serve", *_FIELDS), server) if serve else {})
 
 
 def measure(commands: dict[str, list[str]], folder: Path, text: str, repeats: int) -> dict[str, dict[str, float]]:
     """Times the commands, with caches below `folder`; returns median, least, greatest and n of each."""
     systems = {
-        f"{name}, {with_cache}": (command, folder / f"cache {name}" if with_cache == "filled cache" else None)
+        f"{name}, {with_cache}": (
+            command,
+            text,
+            folder / f"cache {name}" if with_cache == "filled cache" else None,
+            _FIELDS.get(name),
+        )
         for name, command in commands.items()
         for with_cache in ("no cache", "filled cache")
     }
-    for command, cache in systems.values():
-        if cache is not None:
-            seconds(command, text, cache)
+    for asked in systems.values():
+        if asked[2] is not None:
+            seconds(*asked)
     found: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(repeats):
-        for name, (command, cache) in systems.items():
-            found[name].append(seconds(command, text, cache))
+        for name, asked in systems.items():
+            found[name].append(seconds(*asked))
     return {
         name: {"median": statistics.median(each), "min": min(each), "max": max(each), "n": len(each)}
         for name, each in found.items()

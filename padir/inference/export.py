@@ -28,6 +28,7 @@ from padir.inference.decoder import SOURCE_BUCKETS
 from padir.inference.program import decode_program
 from padir.inference.translator import Translator, load
 from padir.models.kinds import DecodeConfig, decoding_model
+from padir.nn.fastest_type import AUTO
 from padir.runs.convert import export_checkpoint
 from padir.runtime.platforms import tracing_for
 from padir.types import Array
@@ -86,6 +87,13 @@ def export(
         return
     if dtype != "float32":
         raise PadirError("export.dtype: is for safetensors; round the products of programs with --compute_type")
+    here = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+    elsewhere = [each for each in platforms if each != here]
+    if compute_type == AUTO and elsewhere:
+        raise PadirError(
+            f"export.compute_type: 'auto' is what this machine computes fastest, which says nothing of {elsewhere[0]}; "
+            "name the type, or export for each platform by itself, on such a machine"
+        )
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier}
     translator = load(run_dir, step=step, seed=seed, compute_type=compute_type, **helpers)
     export_programs(

@@ -38,9 +38,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(503)
         self.end_headers()
     def do_POST(self):
-        text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["q"]
+        fields = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = fields["q"]
         with open(sys.argv[1], "w") as file:
-            json.dump([text, *asked], file)
+            json.dump([fields, *asked], file)
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps({"translatedText": text.upper()}).encode())
@@ -54,7 +55,9 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 def test_a_server_is_waited_for_and_asked(load_script, tmp_path):
     script, said = load_script("program_start"), tmp_path / "said"
     assert script.seconds([sys.executable, "-c", SERVER, str(said), "serve"], "text", None) > 0.5
-    assert json.loads(said.read_text()) == ["text", "/health"]
+    assert json.loads(said.read_text()) == [{"q": "text"}, "/health"]
+    script.seconds([sys.executable, "-c", SERVER, str(said), "serve"], "text", None, {"trace": True})
+    assert json.loads(said.read_text()) == [{"q": "text", "trace": True}, "/health"]
     with pytest.raises(RuntimeError, match="did not start"):
         script.seconds([sys.executable, "-c", "", "serve"], "text", None)
 
@@ -62,7 +65,9 @@ def test_a_server_is_waited_for_and_asked(load_script, tmp_path):
 def test_systems_take_turns_after_their_caches_are_filled(load_script, tmp_path, monkeypatch):
     script, asked = load_script("program_start"), []
 
-    def seconds(command, text, cache):
+    def seconds(command, text, cache, fields):
+        page = {"trace": True, "steps": 6, "num_hypotheses": 4}
+        assert (text, fields) == ("text", page if "page" in command else None)
         asked.append((command, cache))
         return float(len(asked))
 
@@ -72,5 +77,7 @@ def test_systems_take_turns_after_their_caches_are_filled(load_script, tmp_path,
     assert asked == [turn[1], turn[3], *turn * 3]
     assert found["a, no cache"] == {"median": 7.0, "min": 3.0, "max": 11.0, "n": 3}
     assert list(found)[1:] == ["a, filled cache", "b, no cache", "b, filled cache"]
-    named = ["exported program", "padir translate", "padir serve"]
+    page = "padir serve, its page"
+    script.measure({page: ["page"]}, tmp_path, "text", 1)
+    named = ["exported program", "padir translate", "padir serve", page]
     assert [list(script.commands_of(tmp_path, "run", serve)) for serve in (False, True)] == [named[:2], named]
