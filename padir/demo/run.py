@@ -34,7 +34,7 @@ from padir.files.atomic import make_folder, write_text
 from padir.files.paths import local_path
 from padir.inference import page
 from padir.inference.distill import distill
-from padir.inference.trace import watch
+from padir.inference.trace import traced, watch
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.bootstrap import paired_bootstrap
 from padir.models.autoregressive import AutoregressiveModel
@@ -376,15 +376,18 @@ def _draw(
     ]
     chosen = max(valid or [0], key=lambda index: translations[name][index].steps_run)
     source, text = examples[chosen].source_ids, examples[chosen].source_text
-    translation, told = watch(translator, source, systems[name][1], name=name, text=text)
+    plain = systems[name][1]
+    translation = translator.translate_ids([source], traced(plain), batch_size=1)[0]
     pictures.refinement_steps(
         report_dir / "refinement.png",
         text,
         jax.tree.map(lambda field: field[:, 0], translation.trace),
         translation.steps_run,
         translator.vocabulary.pieces,
-        drop_repeats=systems[name][1].drop_repeats,
+        drop_repeats=plain.drop_repeats,
     )
+    several = dataclasses.replace(plain, num_hypotheses=4)
+    told = watch(translator, source, several, name=name, text=text, plain=plain)[1]
     teacher, decode = systems[TEACHER]
     shown_beside = watch(teacher, source, decode, name=TEACHER, text=text)[1]
     write_text(report_dir / pictures.WATCHED, page.standalone([told, shown_beside], title="PaDIR: the demo"))

@@ -139,8 +139,8 @@ Paired bootstrap:
 
 {shown}
 
-[Watch that sentence]({WATCHED}) in a browser: every step, how sure the model was of each token, what it looked at,
-and the teacher beside it.
+[Watch that sentence]({WATCHED}) in a browser: every step, the lengths that were tried, what it looked at, and the
+teacher beside it.
 
 ## The run
 

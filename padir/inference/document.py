@@ -17,7 +17,8 @@ The page (`padir/serving/page`) shows such documents. The form, with P pieces of
                   {pieces [L], ids [L], confidence [L] or null, attention [L, P] or null}
     lengths       [{length, probability}] by the length predictor, likeliest first, or null
     edited        of an edited hypothesis {clamped [L], pieces [L], ids [L]}, or null
-    timings       {total_ms} or null; the server adds served_ms of a refinement, as a request without a trace
+    timings       {total_ms} or null; of a refinement also served_ms, as an ordinary request without a trace, if it was
+                  timed, as the server, `padir trace` and the demo do
 
 Probabilities and attention are rounded to three places; a score that is not finite is null.
 """

@@ -76,7 +76,7 @@ def trace_document(
     model = translator.model
     kind = "padir" if isinstance(model, PadirModel) else "autoregressive"
     told["model"] = {"name": name, "kind": kind, "step": translator.step}
-    told["timings"] = None if seconds is None else {"total_ms": round(1000 * seconds, 3)}
+    told["timings"] = None if seconds is None else {"total_ms": _milliseconds(seconds)}
     if isinstance(model, PadirModel):
         if model.length_predictor != "oracle":
             told["lengths"] = _predicted_lengths(translator, origin.source)
@@ -97,6 +97,7 @@ def watch(
     *,
     name: str | None = None,
     text: str | None = None,
+    plain: DecodeConfig | None = None,
 ) -> tuple[Translation, Document]:
     """Translates one source, and tells of it.
 
@@ -108,13 +109,17 @@ def watch(
       decode: how; the translator's default if None. It is changed as `traced` says.
       name: of the model.
       text: the source as it was written, which the document then tells: token ids do not say what UNK was.
+      plain: how an ordinary request decodes. The `timings` then tell, as `served_ms`, how long the source takes so.
     """
     decode = traced(translator.checked(decode))
 
-    def once() -> Translation:
+    def once(decode: DecodeConfig = decode) -> Translation:
         return translator.translate_ids([source], decode, batch_size=1)[0]
 
-    return _timed(translator, once, name, text)
+    translation, told = _timed(translator, once, name, text)
+    if plain is not None:
+        told["timings"]["served_ms"] = _milliseconds(_second(lambda: once(plain))[1])
+    return translation, told
 
 
 def watch_further(
@@ -135,16 +140,24 @@ def watch_further(
 def _timed(
     translator: Translator, once: Callable[[], Translation], name: str | None, text: str | None
 ) -> tuple[Translation, Document]:
-    once()
-    began = time.perf_counter()
-    translation = once()
-    seconds = time.perf_counter() - began
+    translation, seconds = _second(once)
     told = trace_document(translation, translator, seconds=seconds, name=name)
     if text is not None:
         pieces = [*translator.vocabulary.pieces_as_written(text), *told["source"]["pieces"][-1:]]
         if len(pieces) == len(told["source"]["pieces"]):
             told["source"] = {"text": text, "pieces": pieces}
     return translation, told
+
+
+def _second(once: Callable[[], Translation]) -> tuple[Translation, float]:
+    """Translates twice; returns the second translation, which compiled nothing, and the seconds that it took."""
+    once()
+    began = time.perf_counter()
+    return once(), time.perf_counter() - began
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 3)
 
 
 def continue_from(

@@ -61,10 +61,13 @@ def trace(
 
 
 def _watched(translator: Translator, text: str, run_dir: str, decode: DecodeConfig | None) -> Document:
-    chosen = translator.checked(decode, has_lengths=False)
+    plain = chosen = translator.checked(decode, has_lengths=False)
     if decode is None and isinstance(chosen, Refinement):
         chosen = dataclasses.replace(chosen, num_hypotheses=min(_LENGTHS, translator.model.max_target_length))
-    return watch(translator, translator.tokenize(text), chosen, name=as_path(run_dir).resolve().name, text=text)[1]
+    # Of a model that writes from left to right what is shown is an ordinary request.
+    plain = plain if isinstance(plain, Refinement) else None
+    name = as_path(run_dir).resolve().name
+    return watch(translator, translator.tokenize(text), chosen, name=name, text=text, plain=plain)[1]
 
 
 def _write(path: str, content: str) -> None:

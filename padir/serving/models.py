@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,14 +145,9 @@ class ServedModel:
           decode: how.
           text: the source as it was written.
         """
-        translation, told = watch(self.translator, source, decode, name=self.name, text=text)
-        if isinstance(decode, Refinement):
-            plain = dataclasses.replace(self.decode, num_steps=decode.num_steps)
-            self.translate([source], plain)  # No compilation is timed.
-            began = time.perf_counter()
-            self.translate([source], plain)
-            told["timings"]["served_ms"] = round(1000 * (time.perf_counter() - began), 3)
-        return translation, told
+        refines = isinstance(decode, Refinement)
+        plain = dataclasses.replace(self.decode, num_steps=decode.num_steps) if refines else None
+        return watch(self.translator, source, decode, name=self.name, text=text, plain=plain)
 
     def go_on(self, edit: Edit, decode: DecodeConfig) -> tuple[Translation, dict[str, Any]]:
         """Goes on from an edited hypothesis, and returns the translation and the document of its trace.

@@ -226,9 +226,7 @@ def test_the_command(tmp_path, capsys):
         export(run_dir="x", output_dir=folder, format="onnx")
     with pytest.raises(PadirError, match="dtype: is for safetensors"):
         export(run_dir="x", output_dir=folder, format="stablehlo", dtype="bfloat16")
-    with pytest.raises(
-        PadirError, match="'auto' is what this machine computes fastest, .* of cuda; name"
-    ):
+    with pytest.raises(PadirError, match="'auto' is what this machine computes fastest, .* of cuda; name"):
         export(run_dir="x", output_dir=folder, format="stablehlo", compute_type="auto", platforms=("cpu", "cuda"))
     with pytest.raises(PadirError, match="x: no trained model found here"):
         export(run_dir="x", output_dir=folder, format="stablehlo", compute_type="auto", platforms=("cpu",))

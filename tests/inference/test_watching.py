@@ -21,6 +21,8 @@ def test_a_page_and_json_of_two_models(tiny, tmp_path, capsys):
     )
     assert [told["model"]["name"] for told in made] == ["padir", "ar"]
     assert [len(told["hypotheses"]) for told in made] == [2, 1]
+    # The clock of an ordinary request, if not all that is shown is in one.
+    assert [set(told["timings"]) for told in made] == [{"total_ms", "served_ms"}, {"total_ms"}]
     assert json.loads(output.read_text()) == made
     assert html.read_text() == page.standalone(made, title=TEXT)
     assert capsys.readouterr().out == f"written: {html}\nwritten: {output}\n"
