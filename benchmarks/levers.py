@@ -214,7 +214,7 @@ def file_name(name: str) -> str:
     return name.replace(",", "").replace(" ", "_")
 
 
-_KEPT = ("bleu", "chrf", "length_accuracy", "mean_steps_run", "excess_stutter")
+_KEPT = ("bleu", "chrf", "length_accuracy", "mean_steps_run", "stutter_per_100_words")
 
 
 def compared(
@@ -237,7 +237,7 @@ def compared(
     """
     result: dict[str, Any] = {}
     for way, row in rows.items():
-        result[way] = {key: row[key] for key in _KEPT if key in row}
+        result[way] = {key: row[key] for key in _KEPT}
         result[way]["from_teacher"] = _difference(row["outputs"], teacher["outputs"], references)
         earlier = before.get(way, before["five lengths"])
         result[way]["from_before"] = _difference(row["outputs"], earlier["outputs"], references)
@@ -287,7 +287,7 @@ def main() -> int:
             data.name: PreparedSet.open(data).manifest.splits["train"].num_examples
             for data in {trials.data(), *(trials.data(LEVERS[name].translations) for name in names)}
         },
-        "teacher": {key: teacher[key] for key in _KEPT if key in teacher},
+        "teacher": {key: teacher[key] for key in _KEPT},
         "made": {name: trials.made(name) for name in names},
         "students": {
             name: compared(rows, before, teacher, references) for name, rows in ({BEFORE: before} | found).items()

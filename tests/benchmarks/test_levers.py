@@ -99,7 +99,14 @@ def test_only_a_student_with_a_causal_mode_ranks_by_itself():
 def test_students_are_compared_with_what_they_were_and_with_the_teacher():
     references = [f"the quick brown fox number {index} jumps high" for index in range(40)]
     worse = [text.replace("quick", "slow") for text in references]
-    row = {"bleu": 1.0, "chrf": 2.0, "length_accuracy": 3.0, "mean_steps_run": 4.0, "ter": 5.0}
+    row = {
+        "bleu": 1.0,
+        "chrf": 2.0,
+        "length_accuracy": 3.0,
+        "mean_steps_run": 4.0,
+        "stutter_per_100_words": 0.5,
+        "ter": 5.0,
+    }
     good, bad = row | {"outputs": references}, row | {"outputs": worse}
     before = {"one length": bad, "five lengths": good}
     found = levers.compared({"one length": good, "ranked by itself": bad}, before, {"outputs": references}, references)
