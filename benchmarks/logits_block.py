@@ -49,6 +49,8 @@ def main() -> None:
     parser.add_argument("--compute_type", choices=COMPUTE_TYPES, help="that the factors of products are rounded to")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
+    if platforms.current() != "cpu" or options.batch * options.length <= platforms.choices().weight_first_rows:
+        parser.error("--batch: rows are searched in another way elsewhere than on a CPU, or with so few positions")
     host_memory.keep_freed_before_jax()  # As decoding does.
     result = {"facts": run_facts()} | {name: getattr(options, name) for name in (*sizes, "compute_type")}
     result["systems"] = measured(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import sys
@@ -152,12 +153,15 @@ class SourceText(TextWorkload):
 
     def vocabulary(self) -> Vocabulary:
         """See `TextWorkload`."""
-        return needed_vocabulary(open_model(self.run_dir, own_mesh()), self.run_dir)
+        return _vocabulary_of(self.run_dir)
 
     def requests(self, longest: int) -> list[Request]:
         """See `Workload`."""
-        texts = [line for line in _read_lines(self.sources) if line.strip()]
-        return fitting_requests(texts, self.vocabulary(), longest)[: self.num_requests]
+        vocabulary = self.vocabulary()
+        lines = _read_lines(self.sources)
+        # As `Translator.is_blank` has it.
+        texts = [line for line, ids in zip(lines, vocabulary.encode_batch(lines), strict=True) if line.strip() and ids]
+        return fitting_requests(texts, vocabulary, longest)[: self.num_requests]
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,12 @@ def fitting_requests(texts: Sequence[str], vocabulary: Vocabulary, longest: int)
     if len(fitting) < len(every):
         print(f"skipped {len(every) - len(fitting)} sources with more than {longest} tokens", file=sys.stderr)
     return fitting
+
+
+@functools.cache
+def _vocabulary_of(run_dir: str) -> Vocabulary:
+    """A model's vocabulary, for which the whole model is opened."""
+    return needed_vocabulary(open_model(run_dir, own_mesh()), run_dir)
 
 
 def _read_lines(path: str) -> list[str]:

@@ -98,9 +98,9 @@ def _has_groups(values: Array) -> bool:
 
 def _in_groups(values: Array) -> Array:
     """Values [..., V] → [rows, groups, `_GROUP`] of V padded with the lowest there is."""
-    size = values.shape[-1]
-    padded = jnp.pad(values.reshape(-1, size), ((0, 0), (0, -size % _GROUP)), constant_values=_lowest(values))
-    return padded.reshape(len(padded), -1, _GROUP)
+    padding = [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % _GROUP)]
+    padded = jnp.pad(values, padding, constant_values=_lowest(values))
+    return padded.reshape(math.prod(values.shape[:-1]), -1, _GROUP)
 
 
 def _likeliest_of_many(values: Array) -> tuple[Array, Array]:

@@ -34,7 +34,7 @@ from padir.files.atomic import make_folder, write_text
 from padir.files.paths import local_path
 from padir.inference import page
 from padir.inference.distill import distill
-from padir.inference.trace import traced, watch
+from padir.inference.trace import LENGTHS_SHOWN, traced, watch
 from padir.inference.translator import Translation, Translator, load
 from padir.metrics.bootstrap import paired_bootstrap
 from padir.models.autoregressive import AutoregressiveModel
@@ -386,7 +386,7 @@ def _draw(
         translator.vocabulary.pieces,
         drop_repeats=plain.drop_repeats,
     )
-    several = dataclasses.replace(plain, num_hypotheses=4)
+    several = dataclasses.replace(plain, num_hypotheses=LENGTHS_SHOWN)
     told = watch(translator, source, several, name=name, text=text, plain=plain)[1]
     teacher, decode = systems[TEACHER]
     shown_beside = watch(teacher, source, decode, name=TEACHER, text=text)[1]

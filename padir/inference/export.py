@@ -72,7 +72,8 @@ def export(
         quarters it. Transformers does not open int8.
       decode: of 'stablehlo', how the programs decode; the model's default if None.
       rescore_with, verify_with, verifier, compute_type, seed: of 'stablehlo'; see `padir.load`.
-      platforms: of 'stablehlo', what to export for. None of them need be at hand.
+      platforms: of 'stablehlo', what to export for. None of them need be at hand, unless `compute_type` is 'auto',
+        which is found out by measuring.
       batch_sizes: of 'stablehlo', the numbers of rows that there are programs for.
       source_buckets: of 'stablehlo', the padded lengths of sources that there are programs for. Longer sources get
         one that fits the model's longest.
@@ -87,13 +88,9 @@ def export(
         return
     if dtype != "float32":
         raise PadirError("export.dtype: is for safetensors; round the products of programs with --compute_type")
-    here = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
-    elsewhere = [each for each in platforms if each != here]
-    if compute_type == AUTO and elsewhere:
-        raise PadirError(
-            f"export.compute_type: 'auto' is what this machine computes fastest, which says nothing of {elsewhere[0]}; "
-            "name the type, or export for each platform by itself, on such a machine"
-        )
+    _check_platforms(platforms)
+    if compute_type == AUTO:
+        _check_here(platforms)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier}
     translator = load(run_dir, step=step, seed=seed, compute_type=compute_type, **helpers)
     export_programs(
@@ -205,6 +202,23 @@ def _put(made: Path, folder: Path) -> None:
     rename_folder(made, folder)
 
 
+def _check_platforms(platforms: Sequence[str]) -> None:
+    if not platforms:
+        raise PadirError(f"export.platforms: name one or more of {', '.join(PLATFORMS)}")
+    if unknown := sorted(set(platforms) - set(PLATFORMS)):
+        raise PadirError(f"export.platforms: unknown {', '.join(unknown)}; choose from {', '.join(PLATFORMS)}")
+
+
+def _check_here(platforms: Sequence[str]) -> None:
+    """Raises PadirError if the fastest type of a platform can't be found out by measuring here."""
+    here = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+    if elsewhere := sorted(set(platforms) - {here}):
+        raise PadirError(
+            f"export.compute_type: 'auto' is what this machine computes fastest, which says nothing of {elsewhere[0]}; "
+            "name the type, or export for each platform by itself, on such a machine"
+        )
+
+
 def _check(
     translator: Translator,
     folder: Path,
@@ -220,10 +234,7 @@ def _check(
         exists = folder.exists() and {path.name for path in folder.iterdir()} - {_CONFIGURATION}
     if exists:
         raise PadirError(f"{folder}: exists; choose another output_dir, or delete it")
-    if not platforms:
-        raise PadirError(f"export.platforms: name one or more of {', '.join(PLATFORMS)}")
-    if unknown := sorted(set(platforms) - set(PLATFORMS)):
-        raise PadirError(f"export.platforms: unknown {', '.join(unknown)}; choose from {', '.join(PLATFORMS)}")
+    _check_platforms(platforms)
     for name, numbers in (("batch_sizes", batch_sizes), ("source_buckets", source_buckets)):
         if not numbers or min(numbers) < 1:
             raise PadirError(f"export.{name}: {tuple(numbers)} must be one or more numbers of at least 1")

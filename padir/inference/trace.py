@@ -25,6 +25,8 @@ from padir.models.kinds import DecodeConfig
 from padir.models.padir import PadirModel
 from padir.types import EOS_ID, PAD_ID, Array
 
+# Hypotheses that are shown beside each other unless somebody asks for another number.
+LENGTHS_SHOWN = 4
 # How many lengths a document tells of.
 _LENGTHS = 16
 # What is read once more is read by so many rows at a time, of so many tokens if none is longer.

@@ -11,12 +11,9 @@ from padir.files.atomic import write_text
 from padir.files.paths import as_path
 from padir.inference import page
 from padir.inference.document import Document
-from padir.inference.trace import watch
+from padir.inference.trace import LENGTHS_SHOWN, watch
 from padir.inference.translator import Translator, load
 from padir.models.kinds import DecodeConfig
-
-# Lengths that are compared unless the configuration says otherwise.
-_LENGTHS = 4
 
 
 def trace(
@@ -63,7 +60,7 @@ def trace(
 def _watched(translator: Translator, text: str, run_dir: str, decode: DecodeConfig | None) -> Document:
     plain = chosen = translator.checked(decode, has_lengths=False)
     if decode is None and isinstance(chosen, Refinement):
-        chosen = dataclasses.replace(chosen, num_hypotheses=min(_LENGTHS, translator.model.max_target_length))
+        chosen = dataclasses.replace(chosen, num_hypotheses=min(LENGTHS_SHOWN, translator.model.max_target_length))
     # Of a model that writes from left to right what is shown is an ordinary request.
     plain = plain if isinstance(plain, Refinement) else None
     name = as_path(run_dir).resolve().name

@@ -183,12 +183,9 @@ def sample(uniform: Array, logits: Array, targets: Array) -> Array:
     group, left = _find(sums, sought)
     within, _ = _find(jnp.take_along_axis(groups, group[..., None], axis=-2)[..., 0, :], left)
     tokens = (group * _GROUP + within)[..., 0]
-    # Sums in another order may disagree by a rounding, and end behind the last token of a group. Then it is the
-    # likeliest token of the likeliest group: to look for the likeliest of all would take longer than all of this.
+    # Sums in another order may disagree by a rounding, and end behind the last token of a group.
     chance = jnp.take_along_axis(padded, tokens[..., None], axis=-1)[..., 0]
-    best = sums.argmax(-1)[..., None]
-    likeliest = jnp.take_along_axis(groups, best[..., None], axis=-2)[..., 0, :].argmax(-1)
-    tokens = jnp.where(chance > 0.0, tokens, best[..., 0] * _GROUP + likeliest)
+    tokens = jnp.where(chance > 0.0, tokens, logits.argmax(-1))
     return jnp.where(targets != PAD_ID, tokens.astype(jnp.int32), PAD_ID)
 
 

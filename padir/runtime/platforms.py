@@ -55,7 +55,8 @@ class Choices:
     turns_in_gradients: bool
 
 
-# Measured by benchmarks/operand_order.py. The choices for GPU are those for CPU where nobody has measured another.
+# Measured by benchmarks/operand_order.py, and `searches_in_groups` by benchmarks/logits_block.py. Most choices for GPU
+# are those for CPU, because nobody has measured others.
 _CPU = Choices(
     weight_first_rows=64,
     turned_weight_size=2**17,

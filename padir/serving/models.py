@@ -12,7 +12,7 @@ from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.inference.decoder import SOURCE_BUCKETS, source_width
-from padir.inference.trace import traced, watch, watch_further
+from padir.inference.trace import LENGTHS_SHOWN, traced, watch, watch_further
 from padir.inference.translation import Translation
 from padir.inference.translator import Translator
 from padir.models.kinds import DecodeConfig
@@ -20,9 +20,6 @@ from padir.models.padir import PadirModel
 from padir.serving.limits import RequestRefused
 from padir.serving.queries import Edit, Query
 from padir.types import EOS_ID
-
-# Lengths that the page compares.
-_PAGE_LENGTHS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +61,7 @@ class ServedModel:
         if not isinstance(decode, Refinement) or decode.num_hypotheses > 1:
             return decode
         most = self.translator.model.max_target_length // decode.length_beam
-        return dataclasses.replace(decode, num_hypotheses=min(_PAGE_LENGTHS, most))
+        return dataclasses.replace(decode, num_hypotheses=min(LENGTHS_SHOWN, most))
 
     def decode_for(self, query: Query) -> DecodeConfig:
         """Returns how a query is decoded.

@@ -6,12 +6,12 @@ import json
 import pytest
 
 from padir.benchmark.compare import compare
-from padir.benchmark.latency import Asked, batched, latency, latency_table, shape_of
+from padir.benchmark.latency import Asked, ask, batched, latency, latency_table, shape_of
 from padir.benchmark.roofline import phases_of, roofline, roofline_table
 from padir.benchmark.systems import System, open_systems
 from padir.benchmark.throughput import throughput
 from padir.benchmark.work import verified_cost
-from padir.benchmark.workloads import FixedLengths, PreparedText, Request
+from padir.benchmark.workloads import FixedLengths, PreparedText, Request, SourceText
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
@@ -188,6 +188,16 @@ def test_trained_systems_from_text_to_text(trained):
     assert result["requests"]["mean_target_tokens"] is None
     assert systems["1 step"]["bleu"] == 12.5 and "bleu" not in systems["AR"]
     assert path.with_name("latency_quality.png").exists() and path.with_name("latency_length.png").exists()
+
+
+def test_systems_on_the_text_of_a_file(tiny, tmp_path):
+    """Verified decoding has its verifier's ends there; a model that counts in other pieces is refused."""
+    (tmp_path / "text").write_text("Peter helps a big dog .\n")
+    verified = System("v", str(tiny.padir), str(tiny.ar), decode=Verified(target_buckets=(32,)))
+    asked = ask([verified], SourceText(str(tmp_path / "text"), str(tiny.ar)), 50)
+    assert list(asked) == ["v"]
+    with pytest.raises(PadirError, match="v.*vocabulary"):
+        ask([verified], SourceText(str(tmp_path / "text"), "tatoeba_de_en_ar"), 50)
 
 
 def test_verified_systems_tell_their_rounds(trained, tiny):

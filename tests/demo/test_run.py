@@ -142,6 +142,8 @@ def test_facts_and_pictures(made):
     watched = (made / "report" / "refinement.html").read_text(encoding="utf-8")
     documents = json.loads(re.search('<script type="application/json" id="documents">(.*)</script>', watched)[1])
     assert [told["model"]["name"] for told in documents] == [list(result["systems"])[-2], "AR greedy"]
+    assert [len(told["hypotheses"]) for told in documents] == [4, 1]
+    assert [set(told["timings"]) for told in documents] == [{"total_ms", "served_ms"}, {"total_ms"}]
 
 
 @pytest.mark.slow

@@ -204,7 +204,7 @@ function drawPanel(of, index, step = view.step) {
   clock.replaceChildren();
   if (whole != null) {
     const what = of.timings.served_ms == null ? "all that is shown here" : "an ordinary request";
-    clock.title = `measured by the server for ${what}; spread evenly over the passes`;
+    clock.title = `measured for ${what}; spread evenly over the passes`;
     clock.append(((whole * at) / (total || 1)).toFixed(whole < 100 ? 1 : 0), make("small", { textContent: " ms" }));
   }
   light();
