@@ -86,6 +86,17 @@ def test_benchmark_of_the_gin_file(padir, tiny, tmp_path):
     assert "benchmark_latency.repeats = 2" in (tmp_path / "latency.json.gin").read_text()
 
 
+def test_benchmark_of_a_text_file(padir, tiny, tmp_path):
+    """The gin file of the pretrained models, with others, needs no prepared set."""
+    output, text = tmp_path / "latency.json", tmp_path / "text"
+    text.write_text("Peter helps a big dog .\n")
+    arguments = [f"--gin.AR_DIR='{tiny.ar}'", f"--gin.PADIR_DIR='{tiny.padir}'", f"--gin.SOURCES='{text}'"]
+    arguments += ["--gin.SYSTEMS=[@ar/System()]", f"--output={output}", "--repeats=2"]
+    status, _, err = padir("benchmark", "latency", "--gin_file=bench/pretrained.gin", *arguments)
+    assert status == 0, err
+    assert json.loads(output.read_text())["systems"]["AR greedy"]["latency_ms"]["n"] == 2
+
+
 def test_prepare(padir, tmp_path):
     (tmp_path / "pairs.tsv").write_text("ab\tcd\nba\tdc\na b\tc d\n")
     status, out, err = padir(
