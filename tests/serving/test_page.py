@@ -296,7 +296,7 @@ def test_a_page_of_its_own_works_from_a_disk(browser, tmp_path):
 
 
 def test_the_picture_of_the_documentation(page, server, tmp_path):
-    """Of a real translation, by `padir trace --output` of the pretrained models. PADIR_PICTURES=docs/howto renews it."""
+    """Of a real translation: `padir trace --output` of pretrained models. PADIR_PICTURES=docs/howto renews it."""
     server.canned = json.loads((HERE / "watched.json").read_text(encoding="utf-8"))
     student, teacher = server.canned
     page.set_viewport_size({"width": 1120, "height": 860})
