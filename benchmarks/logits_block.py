@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     if platforms.current() != "cpu" or options.batch * options.length <= platforms.choices().weight_first_rows:
         parser.error("--batch: rows are searched in another way elsewhere than on a CPU, or with so few positions")
-    host_memory.keep_freed_before_jax()  # As decoding does.
+    host_memory.keep_freed()  # As decoding does.
     result = {"facts": run_facts()} | {name: getattr(options, name) for name in (*sizes, "compute_type")}
     result["systems"] = measured(options)
     result["facts"]["load_average_after"] = list(os.getloadavg())

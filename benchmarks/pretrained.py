@@ -162,8 +162,7 @@ def card(
       source, target: languages, as 'de'.
       history: how it came about.
     """
-    recipe, main = MODELS[model], scores[main_system(model)]
-    made = result["models"][model]
+    recipe, main, made = MODELS[model], scores[main_system(model)], result["models"][model]
     start = f" {history.start}" if history.start else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"

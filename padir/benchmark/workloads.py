@@ -157,11 +157,9 @@ class SourceText(TextWorkload):
 
     def requests(self, longest: int) -> list[Request]:
         """See `Workload`."""
-        vocabulary = self.vocabulary()
-        lines = _read_lines(self.sources)
-        # As `Translator.is_blank` has it.
-        texts = [line for line, ids in zip(lines, vocabulary.encode_batch(lines), strict=True) if line.strip() and ids]
-        return fitting_requests(texts, vocabulary, longest)[: self.num_requests]
+        requests = fitting_requests(_read_lines(self.sources), self.vocabulary(), longest)
+        # As `Translator.is_blank` has it; of a text without a piece only EOS is left.
+        return [each for each in requests if each.text.strip() and len(each.source) > 1][: self.num_requests]
 
 
 @dataclass(frozen=True)

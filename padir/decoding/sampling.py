@@ -106,8 +106,7 @@ def _in_groups(values: Array) -> Array:
 def _likeliest_of_many(values: Array) -> tuple[Array, Array]:
     """The first of the largest of each row: values [..., V] → (where [...] int32, what [...])."""
     groups, shape = _in_groups(values), values.shape[:-1]
-    # A barrier: XLA would take the largest of all groups from all their entries again.
-    of_group = jax.lax.optimization_barrier(groups.max(axis=-1))
+    of_group = _largest_of_groups(groups, axis=-1)
     group = _argmax_of_rows(of_group)
     within = jnp.take_along_axis(groups, group[:, None, None], axis=1)[:, 0]
     index = jnp.minimum(group * _GROUP + _argmax_of_rows(within), values.shape[-1] - 1)
@@ -130,10 +129,10 @@ def _lowest(values: Array) -> float | int:
     return -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
 
 
-def _largest_of_groups(groups: Array) -> Array:
-    """`_columns` → the largest of each group, [groups, rows]."""
+def _largest_of_groups(groups: Array, axis: int = 1) -> Array:
+    """`_columns` → the largest of each group, [groups, rows]; of `_in_groups`, along the last axis, [rows, groups]."""
     # A barrier: XLA would take the largest of all groups from all their entries again.
-    return jax.lax.optimization_barrier(groups.max(axis=1))
+    return jax.lax.optimization_barrier(groups.max(axis=axis))
 
 
 def top_k(values: Array, k: int) -> tuple[Array, Array]:

@@ -88,9 +88,7 @@ def export(
         return
     if dtype != "float32":
         raise PadirError("export.dtype: is for safetensors; round the products of programs with --compute_type")
-    _check_platforms(platforms)
-    if compute_type == AUTO:
-        _check_here(platforms)
+    _check_platforms(platforms, compute_type)
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier}
     translator = load(run_dir, step=step, seed=seed, compute_type=compute_type, **helpers)
     export_programs(
@@ -202,15 +200,15 @@ def _put(made: Path, folder: Path) -> None:
     rename_folder(made, folder)
 
 
-def _check_platforms(platforms: Sequence[str]) -> None:
+def _check_platforms(platforms: Sequence[str], compute_type: str | None = None) -> None:
+    """Raises PadirError if they are unknown, or if their fastest type is wanted and can't be measured here."""
     if not platforms:
         raise PadirError(f"export.platforms: name one or more of {', '.join(PLATFORMS)}")
     if unknown := sorted(set(platforms) - set(PLATFORMS)):
         raise PadirError(f"export.platforms: unknown {', '.join(unknown)}; choose from {', '.join(PLATFORMS)}")
 
-
-def _check_here(platforms: Sequence[str]) -> None:
-    """Raises PadirError if the fastest type of a platform can't be found out by measuring here."""
+    if compute_type != AUTO:
+        return
     here = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
     if elsewhere := sorted(set(platforms) - {here}):
         raise PadirError(
