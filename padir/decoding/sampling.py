@@ -90,7 +90,7 @@ def _has_groups(values: Array) -> bool:
     """Whether the largest of each of many long rows [..., V] is first looked for among the largest of its groups.
 
     Then all of them are read once. To compare them with the largest is a second time, which XLA on CPU does not
-    vectorise: it takes longer than the product that makes the logits where the factors are of a narrow type.
+    vectorise.
     """
     many = math.prod(values.shape[:-1]) > choices().weight_first_rows
     return choices().searches_in_groups and many and values.shape[-1] >= _SHORTEST_COLUMNS
