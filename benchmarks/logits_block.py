@@ -1,11 +1,11 @@
 """How the likeliest tokens of many positions are found: `python benchmarks/logits_block.py --batch 64`.
 
 An untrained PaDIR model of the paper's size decodes `--batch` sentences of `--length` source and target tokens in 4
-steps, with and without shortcuts (8 candidates, 8 active positions). The programs differ in `Refinement.logits_block`,
-and in where each position's likeliest token is looked for: in its whole row of logits, or by groups
-(`platforms.Choices.searches_in_groups`). They take turns in a random order in one process. For each, the JSON has the
-memory that XLA allocates besides the parameters and the times of the batch; the table has two throughputs: that of the
-median time, and that of the 20th percentile of times (the "fastest fifth").
+steps, with `--hypotheses` of each, with and without shortcuts (8 candidates, 8 active positions). The programs differ
+in `Refinement.logits_block`, and in where each position's likeliest token is looked for: in its whole row of logits, or
+by groups (`platforms.Choices.searches_in_groups`). They take turns in a random order in one process. For each, the JSON
+has the memory that XLA allocates besides the parameters and the times of the batch; the table has two throughputs: that
+of the median time, and that of the 20th percentile of times (the "fastest fifth").
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ SEARCHED = {"whole rows": False, "groups": True}
 def main() -> None:
     """Compiles the programs, measures them, prints a table and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    sizes = {"batch": 64, "length": 32, "pieces": 32_000, "encoder_layers": 6, "decoder_layers": 6, "repeats": 5}
+    sizes = {"batch": 64, "hypotheses": 1, "length": 32, "pieces": 32_000, "encoder_layers": 6, "decoder_layers": 6}
+    sizes["repeats"] = 5
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--compute_type", choices=COMPUTE_TYPES, help="that the factors of products are rounded to")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
-    if platforms.current() != "cpu" or options.batch * options.length <= platforms.choices().weight_first_rows:
+    positions = options.batch * options.hypotheses * options.length
+    if platforms.current() != "cpu" or positions <= platforms.choices().weight_first_rows:
         parser.error("--batch: rows are searched in another way elsewhere than on a CPU, or with so few positions")
     host_memory.keep_freed()  # As decoding does.
     result = {"facts": run_facts()} | {name: getattr(options, name) for name in (*sizes, "compute_type")}
@@ -87,10 +89,16 @@ def _compiled(
 ) -> jax.stages.Compiled:
     """Compiles a function of the parameters that decodes the batch."""
     config = Refinement(
-        num_steps=4, stop=StopNever(), target_buckets=(options.length,), logits_block=block, **SHORTCUTS[name]
+        num_steps=4,
+        num_hypotheses=options.hypotheses,
+        stop=StopNever(),
+        target_buckets=(options.length,),
+        logits_block=block,
+        **SHORTCUTS[name],
     )
     source = jnp.full((options.batch, options.length), 7, jnp.int32).at[:, -1].set(EOS_ID)
-    lengths = jnp.full((options.batch,), options.length, jnp.int32)
+    # Several hypotheses are of the lengths that are predicted; padded, they are as long as one.
+    lengths = jnp.full((options.batch,), options.length, jnp.int32) if options.hypotheses == 1 else None
     decode = functools.partial(model.decode, source=source, key=jax.random.key(0), config=config, lengths=lengths)
     platform = platforms.current()
     how = dataclasses.replace(platforms.OF_PLATFORM[platform], searches_in_groups=SEARCHED[searched])
