@@ -3,6 +3,8 @@
     python benchmarks/levers.py --data=../shared/data/tatoeba_de_en --work=runs/levers_de_en --output=FILE.json
 
 The models are the pretrained ones, German to English. The corpus is prepared, and the teacher translates it greedily.
+For levers with more sources, the pretrained model of the other direction translates the English side by sampling, and
+the teacher translates what it wrote, too.
 Each lever starts with the parameters of the student, or of the teacher, and trains. How many updates fit into the
 seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with one
 length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
@@ -13,7 +15,9 @@ folder, and the same command goes on where it was interrupted.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +31,9 @@ from quality_models import BY_ITSELF, REFERENCE, TEACHER, System, main_system, s
 from quality_runs import seconds_of_updates
 
 from padir.benchmark.facts import run_facts
-from padir.data.manifest import MANIFEST_NAME
+from padir.data.manifest import MANIFEST_NAME, VOCABULARY_NAME
 from padir.data.records import PreparedSet
+from padir.data.sources import read_lines
 from padir.files.atomic import write_text
 from padir.metrics.bootstrap import paired_bootstrap
 from padir.metrics.counts import count_sentences
@@ -41,7 +46,17 @@ MODELS = {"student": PRETRAINED / "tatoeba_de_en_padir", "teacher": PRETRAINED /
 BEFORE = "as it was"
 # How the teacher translates: beam search over the whole corpus would take most of an hour.
 _DISTIL = ("--gin_file=decode/ar_greedy.gin", "--compute_type=auto", "--with_originals")
-TEXT = "text"  # The folder of the prepared set in the work folder.
+# Prepared sets, by the names of their folders in the work folder.
+TEXT, TRANSLATIONS, MORE_SOURCES = "text", "text_and_translations", "text_translations_and_more_sources"
+# Sources must differ from each other and still be German; a temperature of 1 writes too many that are not.
+_BACK = (
+    "--gin_file=decode/ar_greedy.gin",
+    "--gin.Autoregressive.sampling=@Sampling()",
+    "--gin.Sampling.temperature=0.7",
+    f"--run_dir={PRETRAINED / 'tatoeba_en_de_ar'}",
+    "--compute_type=auto",
+    "--batch_size=64",
+)
 _FILES = ("runs/tatoeba_de_en_padir.gin", "runs/preset_further.gin")
 
 
@@ -50,13 +65,14 @@ class Lever:
     """How a student goes on.
 
     Attributes:
-      translations: whether it learns from the teacher's translations, too, not only from the text.
+      data: what it learns from: `TEXT`; `TRANSLATIONS`, that is, those of the teacher, too; `MORE_SOURCES`, that is,
+        also back-translated sources with their text and the teacher's translations.
       bindings: what is set differently, by gin's names.
       joint: whether it gets a causal mode.
       start: the model of `MODELS` with whose parameters it starts.
     """
 
-    translations: bool = False
+    data: str = TEXT
     bindings: Mapping[str, Any] = field(default_factory=dict)
     joint: bool = False
     start: str = "student"
@@ -66,17 +82,20 @@ LEVERS = {
     "more of the same": Lever(),
     "higher learning rate": Lever(bindings={"OptimizerConfig.peak_learning_rate": 0.02}),
     "lower learning rate": Lever(bindings={"OptimizerConfig.peak_learning_rate": 0.001}),
-    "text and translations": Lever(translations=True),
+    "text and translations": Lever(data=TRANSLATIONS),
     "label smoothing": Lever(bindings={"LossConfig.label_smoothing": 0.1}),
     # Decoding starts with masks, so that some of the noise must be masks.
     "half random tokens": Lever(bindings={"CorruptionConfig.random_probability": 0.5}),
     "three stages": Lever(bindings={"PadirModel.num_stages": 3}),
     "joint": Lever(joint=True),
-    "joint, text and translations": Lever(translations=True, joint=True),
+    "joint, text and translations": Lever(data=TRANSLATIONS, joint=True),
     "joint, text and translations, lower learning rate": Lever(
-        translations=True, joint=True, bindings={"OptimizerConfig.peak_learning_rate": 0.001}
+        data=TRANSLATIONS, joint=True, bindings={"OptimizerConfig.peak_learning_rate": 0.001}
     ),
-    "joint, text and translations, from the teacher": Lever(translations=True, joint=True, start="teacher"),
+    "joint, more sources, lower learning rate": Lever(
+        data=MORE_SOURCES, joint=True, bindings={"OptimizerConfig.peak_learning_rate": 0.001}
+    ),
+    "joint, text and translations, from the teacher": Lever(data=TRANSLATIONS, joint=True, start="teacher"),
 }
 
 
@@ -88,29 +107,54 @@ class Trials:
         self._folder = work / folder_of(seconds)
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def data(self, translations: bool = False) -> Path:
-        """The folder of a prepared set, made if need be: the text, or text and translations."""
-        folder = self._work / ("text_and_translations" if translations else TEXT)
+    def data(self, name: str = TEXT) -> Path:
+        """The folder of a prepared set, made if need be."""
+        folder = self._work / name
         if (folder / MANIFEST_NAME).exists():
             return folder
-        if translations:
-            of = f"--data_dir={self.data()}", f"--run_dir={MODELS['teacher']}"
-            self._padir("distill", *_DISTIL, *of, f"--output_dir={folder}")
-        else:
+        if name == TEXT:
             self._padir("prepare", *self.arguments(Lever(), folder, folder))
+        else:
+            texts = self.data() if name == TRANSLATIONS else self._more_texts()
+            of = f"--data_dir={texts}", f"--run_dir={MODELS['teacher']}"
+            self._padir("distill", *_DISTIL, *of, f"--output_dir={folder}")
         return folder
 
-    def arguments(self, lever: Lever, data: Path, run: Path) -> list[str]:
+    def _more_texts(self) -> Path:
+        """The folder of the prepared set of the text and of its English side with back-translated sources."""
+        corpus, folder = self._work / "more_sources", self._work / "more_texts"
+        sources, targets = (_lines(Path(self._corpus) / f"train.{language}.gz") for language in ("de", "en"))
+        corpus.mkdir(exist_ok=True)
+        distinct, written = list(dict.fromkeys(targets)), corpus / "written.de"
+        write_text(corpus / "distinct.en", "\n".join(distinct) + "\n")
+        if not written.exists():
+            self._padir("translate", *_BACK, f"--inputs={corpus / 'distinct.en'}", f"--output={written}")
+        known = set(zip(sources, targets, strict=True))
+        for source, target in zip(_lines(written), distinct, strict=True):
+            if source and (source, target) not in known:
+                sources.append(source)
+                targets.append(target)
+        for language, lines in (("de", sources), ("en", targets)):
+            (corpus / f"train.{language}.gz").write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+            shutil.copy(Path(self._corpus) / f"valid.{language}.gz", corpus)
+        # The same pieces as those of the pretrained models.
+        vocabulary = f"--gin.PrepareSettings.vocabulary={str(self.data() / VOCABULARY_NAME)!r}"
+        task = self.arguments(Lever(), folder, folder, corpus=str(corpus))
+        self._padir("prepare", *task, vocabulary)
+        return folder
+
+    def arguments(self, lever: Lever, data: Path, run: Path, corpus: str | None = None) -> list[str]:
         """Arguments of `padir train`, but for the number of updates and the start."""
-        files = [*_FILES, *["models/joint.gin"] * lever.joint, *["runs/distilled.gin"] * lever.translations]
+        distilled = lever.data != TEXT
+        files = [*_FILES, *["models/joint.gin"] * lever.joint, *["runs/distilled.gin"] * distilled]
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
-        bindings += [] if lever.translations else [f"DATA={self._corpus!r}"]
+        bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]
         return [*(f"--gin_file={file}" for file in files), *(f"--gin.{binding}" for binding in bindings)]
 
     def training(self, name: str) -> list[str]:
         """Arguments of `padir train` for a lever."""
-        return self.arguments(LEVERS[name], self.data(LEVERS[name].translations), self.run(name))
+        return self.arguments(LEVERS[name], self.data(LEVERS[name].data), self.run(name))
 
     def run(self, name: str) -> Path:
         """The run directory of a lever."""
@@ -204,6 +248,10 @@ def ways(joint: bool) -> dict[str, System]:
     return chosen | ({"ranked by itself": found[f"{main}{BY_ITSELF}"]} if joint else {})
 
 
+def _lines(path: Path) -> list[str]:
+    return [text for _, text in read_lines(path)]
+
+
 def folder_of(seconds: float) -> str:
     """The folder in the work folder that holds what trained for so long."""
     return f"for_{seconds:.0f}_seconds"
@@ -285,7 +333,7 @@ def main() -> int:
         "sentences": len(examples),
         "pairs": {
             data.name: PreparedSet.open(data).manifest.splits["train"].num_examples
-            for data in {trials.data(), *(trials.data(LEVERS[name].translations) for name in names)}
+            for data in {trials.data(), *(trials.data(LEVERS[name].data) for name in names)}
         },
         "teacher": {key: teacher[key] for key in _KEPT},
         "made": {name: trials.made(name) for name in names},

@@ -116,7 +116,7 @@ def of_lever(name: str, result: dict[str, Any]) -> tuple[dict[str, Any], History
     }
     of = {"student": "the model of this name", "teacher": "the AR model beside it"}[lever.start]
     start = f"It started with the parameters\n  of {of} at that commit."
-    targets = f"the text itself, and {_TRANSLATIONS}" if lever.translations else "the text itself"
+    targets = f"the text itself, and {_TRANSLATIONS}" if lever.data != levers.TEXT else "the text itself"
     return found, History(targets, start, "last", "It is the last checkpoint.")
 
 

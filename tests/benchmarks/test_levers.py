@@ -1,6 +1,7 @@
 """What `benchmarks/levers.py` trains, and what it says of the outcome."""
 
 import dataclasses
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ PLAIN = "more of the same"
 @pytest.fixture
 def trials(tmp_path):
     """A work folder whose sets are there."""
-    for name in ("text", "text_and_translations"):
+    for name in (levers.TEXT, levers.TRANSLATIONS, levers.MORE_SOURCES):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "manifest.json").touch()
@@ -52,10 +53,10 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
     assert parsed(name, trials) == dataclasses.replace(plain, **changed.get(name, causal))
     rate = 0.02 if "higher" in name else 0.001 if "lower" in name else 0.01
     assert optimizer() == dataclasses.replace(usual, peak_learning_rate=rate)
-    data = "text_and_translations" if "translations" in name else "text"
+    data = levers.MORE_SOURCES if "sources" in name else levers.TRANSLATIONS if "translations" in name else levers.TEXT
     assert gin.query_parameter("%DATA_DIR") == str(tmp_path / data)
     # What was distilled is not prepared from the text.
-    assert (gin.query_parameter("train.task") is None) == (data != "text")
+    assert (gin.query_parameter("train.task") is None) == (data != levers.TEXT)
     assert (LEVERS[name].start == "teacher") == name.endswith("from the teacher")
 
 
@@ -146,6 +147,48 @@ def test_what_is_done_is_not_done_again(trials, tmp_path, monkeypatch):
     assert {row["bleu"] for row in trials.scores(BEFORE).values()} == {7.0}
     assert trials.scores(BEFORE)["rescored"]["outputs"] == ["a", "b"]
     assert len(asked) == 1
+
+
+def test_more_sources_are_written_to_the_text_and_then_translated(tmp_path, monkeypatch):
+    """Equal targets are written to once, empty and known pairs are left out, and the vocabulary stays the text's."""
+    corpus, work = tmp_path / "corpus", tmp_path / "work"
+    corpus.mkdir()
+    pairs = {
+        "train": [("Hund", "dog"), ("Köter", "dog"), ("Katze", "cat"), ("Maus", "mouse")],
+        "valid": [("Kuh", "cow")],
+    }
+    for split, lines in pairs.items():
+        for column, language in enumerate(("de", "en")):
+            text = "".join(f"{pair[column]}\n" for pair in lines)
+            (corpus / f"{split}.{language}.gz").write_bytes(gzip.compress(text.encode()))
+    asked = []
+
+    def run_padir(arguments):
+        asked.append(arguments)
+        if arguments[0] == "translate":
+            assert (work / "more_sources" / "distinct.en").read_text() == "dog\ncat\nmouse\n"
+            # Known; new; rejected.
+            (work / "more_sources" / "written.de").write_text("Hund\nKätzchen\n\n")
+        return 0
+
+    monkeypatch.setattr(levers, "run_padir", run_padir)
+    trials = levers.Trials(work, str(corpus), 60.0)
+    (work / levers.TEXT).mkdir()
+    (work / levers.TEXT / "manifest.json").touch()
+    assert trials.data(levers.MORE_SOURCES) == work / levers.MORE_SOURCES
+    assert [arguments[0] for arguments in asked] == ["translate", "prepare", "distill"]
+    assert f"--gin.DATA={str(work / 'more_sources')!r}" in asked[1]
+    assert f"--gin.PrepareSettings.vocabulary={str(work / 'text' / 'vocabulary.model')!r}" in asked[1]
+    assert f"--data_dir={work / 'more_texts'}" in asked[2] and "--with_originals" in asked[2]
+    train, valid = (
+        [_gunzipped(work / "more_sources" / f"{split}.{each}.gz") for each in ("de", "en")] for split in pairs
+    )
+    assert list(zip(*train, strict=True)) == [*pairs["train"], ("Kätzchen", "cat")]
+    assert list(zip(*valid, strict=True)) == pairs["valid"]
+
+
+def _gunzipped(path):
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
 
 
 def test_bad_options_are_named(tmp_path, monkeypatch, capsys):
