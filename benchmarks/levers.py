@@ -7,9 +7,9 @@ For levers with more sources, the pretrained model of the other direction transl
 the teacher translates what it wrote, too.
 Each lever starts with the parameters of the student, or of the teacher, and trains. How many updates fit into the
 seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with one
-length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
-BLEU is compared with that of the student as it was, and of the teacher's beam search. What was done is kept in the work
-folder, and the same command goes on where it was interrupted.
+length, with five, with five that a further pass scores, with five that the teacher ranks, and with five that it ranks
+itself if it has a causal mode. Its BLEU is compared with that of the student as it was, and of the teacher's beam
+search. What was done is kept in the work folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -240,9 +240,13 @@ def ways(joint: bool) -> dict[str, System]:
     """How a student decodes, by what tables call it."""
     model = "joint" if joint else "padir"
     found, main = systems([model]), main_system(model)
+    buckets = tuple(binding for binding in found[main].bindings if binding.startswith("Refinement.target_buckets"))
+    bindings = (*buckets, "Refinement.likeliest_first=False")
+    scored = replace(found[main], decode_file="decode/lengths_5_scored.gin", bindings=bindings)
     chosen = {
         "one length": found[main.removesuffix(", 5 lengths")],
         "five lengths": found[main],
+        "scored again": scored,
         "rescored": found[f"{main}, rescored"],
     }
     return chosen | ({"ranked by itself": found[f"{main}{BY_ITSELF}"]} if joint else {})

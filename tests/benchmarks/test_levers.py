@@ -11,6 +11,7 @@ import pytest
 import gin
 import padir
 from padir.cli import config
+from padir.decoding.ranking import RankByLogProbability
 from padir.types import TokenIds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -88,13 +89,16 @@ def test_seconds_become_updates(trials, tmp_path):
 
 def test_only_a_student_with_a_causal_mode_ranks_by_itself():
     plain, joint = levers.ways(False), levers.ways(True)
-    assert list(plain) == ["one length", "five lengths", "rescored"]
+    assert list(plain) == ["one length", "five lengths", "scored again", "rescored"]
     assert list(joint) == [*plain, "ranked by itself"]
     assert joint["ranked by itself"].bindings == (*joint["five lengths"].bindings, "Refinement.self_rescoring=True")
-    assert [way.helper for way in joint.values()] == ["", "", "rescore_with", ""]
+    assert [way.helper for way in joint.values()] == ["", "", "", "rescore_with", ""]
     for way in plain:
         assert plain[way].bindings == joint[way].bindings
-    assert all("Refinement.num_steps=4" in way.bindings for way in joint.values())
+    decodes = {name: way.decode() for name, way in joint.items()}
+    assert {decode.num_steps for decode in decodes.values()} == {4}
+    again = {"scoring_pass": True, "rank": RankByLogProbability(alpha=0.6, length_weight=0.05)}
+    assert decodes["scored again"] == dataclasses.replace(decodes["five lengths"], **again)
 
 
 def test_students_are_compared_with_what_they_were_and_with_the_teacher():

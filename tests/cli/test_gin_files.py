@@ -197,6 +197,12 @@ def test_a_decode_file_is_what_its_name_says(name):
         "lengths_5_ranked": lambda: Refinement(
             num_hypotheses=5, rank=RankByLogProbability(length_weight=0.1), likeliest_first=True, self_rescoring=True
         ),
+        "lengths_5_scored": lambda: Refinement(
+            num_hypotheses=5,
+            rank=RankByLogProbability(alpha=0.6, length_weight=0.05),
+            likeliest_first=True,
+            scoring_pass=True,
+        ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
         "ar_backtrack_4": lambda: Guided(sampler=Backtracking(quota=4, stride=int(number))),
