@@ -284,8 +284,8 @@ def compared(
       references: one per sentence.
 
     Returns:
-      By way: scores; `from_teacher` and `from_before`, each the `difference` of BLEU from it, with p-values by paired
-      `bootstrap` and by approximate `randomization`.
+      By way: scores; `from_teacher`, `from_before` and `from_five_lengths`, the same student's, each the `difference` of
+      BLEU from it, with p-values by paired `bootstrap` and by approximate `randomization`.
     """
     result: dict[str, Any] = {}
     for way, row in rows.items():
@@ -293,6 +293,7 @@ def compared(
         result[way]["from_teacher"] = _difference(row["outputs"], teacher["outputs"], references)
         earlier = before.get(way, before["five lengths"])
         result[way]["from_before"] = _difference(row["outputs"], earlier["outputs"], references)
+        result[way]["from_five_lengths"] = _difference(row["outputs"], rows["five lengths"]["outputs"], references)
     return result
 
 

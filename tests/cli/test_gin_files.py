@@ -282,10 +282,11 @@ def test_the_benchmark_of_verified_decoding():
 
 def test_the_benchmark_of_pretrained_models():
     config.parse(["bench/pretrained.gin"], ["SOURCES='text.de'"])
-    ar, beam, one, four, five, verified = benchmarked()
+    ar, beam, one, four, five, scored, verified = benchmarked()
     assert {ar.run_dir, beam.run_dir, verified.verify_with} == {"tatoeba_de_en_ar"}
-    assert {system.run_dir for system in (one, four, five, verified)} == {"tatoeba_de_en_padir"}
+    assert {system.run_dir for system in (one, four, five, scored, verified)} == {"tatoeba_de_en_padir"}
     assert five.decode == dataclasses.replace(four.decode, num_hypotheses=5)
+    assert scored.decode == dataclasses.replace(five.decode, scoring_pass=True)
     reference = gin_config.query_parameter("benchmark_latency.workload")
     assert reference.scoped_configurable_fn() == SourceText("text.de", "tatoeba_de_en_ar")
 
