@@ -284,8 +284,8 @@ def compared(
       references: one per sentence.
 
     Returns:
-      By way: scores; `from_teacher`, `from_before` and `from_five_lengths`, the same student's, each the `difference` of
-      BLEU from it, with p-values by paired `bootstrap` and by approximate `randomization`.
+      By way: scores; `from_teacher`, `from_before` and `from_five_lengths` (of the same student), each the `difference`
+      of BLEU from it, with p-values by paired `bootstrap` and by approximate `randomization`.
     """
     result: dict[str, Any] = {}
     for way, row in rows.items():
