@@ -48,7 +48,7 @@ BEFORE = "as it was"
 _DISTIL = ("--gin_file=decode/ar_greedy.gin", "--compute_type=auto", "--with_originals")
 # Prepared sets, by the names of their folders in the work folder.
 TEXT, TRANSLATIONS, MORE_SOURCES = "text", "text_and_translations", "text_translations_and_more_sources"
-# Sources must differ from each other and still be German; a temperature of 1 writes too many that are not.
+# Drawn, because the likeliest sources would mostly be those that the text has.
 _BACK = (
     "--gin_file=decode/ar_greedy.gin",
     "--gin.Autoregressive.sampling=@Sampling()",
@@ -246,6 +246,8 @@ def ways(joint: bool) -> dict[str, System]:
     chosen = {
         "one length": found[main.removesuffix(", 5 lengths")],
         "five lengths": found[main],
+        # What the pass gains, and what its weights do.
+        "weighed alike": replace(scored, bindings=(*bindings, "Refinement.scoring_pass=False")),
         "scored again": scored,
         "rescored": found[f"{main}, rescored"],
     }
@@ -293,7 +295,9 @@ def compared(
         result[way]["from_teacher"] = _difference(row["outputs"], teacher["outputs"], references)
         earlier = before.get(way, before["five lengths"])
         result[way]["from_before"] = _difference(row["outputs"], earlier["outputs"], references)
-        result[way]["from_five_lengths"] = _difference(row["outputs"], rows["five lengths"]["outputs"], references)
+        for other in {"five lengths", "weighed alike"} & rows.keys():
+            name = f"from_{other.replace(' ', '_')}"
+            result[way][name] = _difference(row["outputs"], rows[other]["outputs"], references)
     return result
 
 

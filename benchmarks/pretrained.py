@@ -116,7 +116,12 @@ def of_lever(name: str, result: dict[str, Any]) -> tuple[dict[str, Any], History
     }
     of = {"student": "the model of this name", "teacher": "the AR model beside it"}[lever.start]
     start = f"It started with the parameters\n  of {of} at that commit."
-    targets = f"the text itself, and {_TRANSLATIONS}" if lever.data != levers.TEXT else "the text itself"
+    targets = {
+        levers.TEXT: "the text itself",
+        levers.TRANSLATIONS: f"the text itself, and {_TRANSLATIONS}",
+        levers.MORE_SOURCES: f"the text itself, and {_TRANSLATIONS}.\n  Further sources are back-translations by the AR "
+        "model of the other direction",
+    }[lever.data]
     return found, History(targets, start, "last", "It is the last checkpoint.")
 
 
