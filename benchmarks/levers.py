@@ -7,9 +7,9 @@ For levers with more sources, the pretrained model of the other direction transl
 the teacher translates what it wrote, too.
 Each lever starts with the parameters of the student, or of the teacher, and trains. How many updates fit into the
 seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with one
-length, with five, with five that a further pass scores, with five that the teacher ranks, and with five that it ranks
-itself if it has a causal mode. Its BLEU is compared with that of the student as it was, and of the teacher's beam
-search. What was done is kept in the work folder, and the same command goes on where it was interrupted.
+length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
+BLEU is compared with that of the student as it was, and of the teacher's beam search. What was done is kept in the work
+folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -240,15 +240,9 @@ def ways(joint: bool) -> dict[str, System]:
     """How a student decodes, by what tables call it."""
     model = "joint" if joint else "padir"
     found, main = systems([model]), main_system(model)
-    buckets = tuple(binding for binding in found[main].bindings if binding.startswith("Refinement.target_buckets"))
-    bindings = (*buckets, "Refinement.likeliest_first=False")
-    scored = replace(found[main], decode_file="decode/lengths_5_scored.gin", bindings=bindings)
     chosen = {
         "one length": found[main.removesuffix(", 5 lengths")],
         "five lengths": found[main],
-        # What the pass gains, and what its weights do.
-        "weighed alike": replace(scored, bindings=(*bindings, "Refinement.scoring_pass=False")),
-        "scored again": scored,
         "rescored": found[f"{main}, rescored"],
     }
     return chosen | ({"ranked by itself": found[f"{main}{BY_ITSELF}"]} if joint else {})
@@ -286,8 +280,8 @@ def compared(
       references: one per sentence.
 
     Returns:
-      By way: scores; `from_teacher`, `from_before` and `from_five_lengths` (of the same student), each the `difference`
-      of BLEU from it, with p-values by paired `bootstrap` and by approximate `randomization`.
+      By way: scores; `from_teacher` and `from_before`, each the `difference` of BLEU from it, with p-values by paired
+      `bootstrap` and by approximate `randomization`.
     """
     result: dict[str, Any] = {}
     for way, row in rows.items():
@@ -295,9 +289,6 @@ def compared(
         result[way]["from_teacher"] = _difference(row["outputs"], teacher["outputs"], references)
         earlier = before.get(way, before["five lengths"])
         result[way]["from_before"] = _difference(row["outputs"], earlier["outputs"], references)
-        for other in {"five lengths", "weighed alike"} & rows.keys():
-            name = f"from_{other.replace(' ', '_')}"
-            result[way][name] = _difference(row["outputs"], rows[other]["outputs"], references)
     return result
 
 

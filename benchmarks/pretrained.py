@@ -119,8 +119,8 @@ def of_lever(name: str, result: dict[str, Any]) -> tuple[dict[str, Any], History
     targets = {
         levers.TEXT: "the text itself",
         levers.TRANSLATIONS: f"the text itself, and {_TRANSLATIONS}",
-        levers.MORE_SOURCES: f"the text itself, and {_TRANSLATIONS}.\n  Further sources are back-translations by the AR "
-        "model of the other direction",
+        levers.MORE_SOURCES: f"the text itself, and {_TRANSLATIONS}.\n  Further sources are back-translations by the "
+        "AR model of the other direction",
     }[lever.data]
     return found, History(targets, start, "last", "It is the last checkpoint.")
 

@@ -54,8 +54,6 @@ def decode_cost(
         first += (steps - 2) * flops.conditioning(network, kept * target)
     whole = min(steps, shortcuts.WHOLE_STEPS)
     some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
-    if decode.scoring_pass:
-        once += flops.decoder_pass(network, kept, target, **shape)
     if decode.self_rescoring:
         causal = model.causal_mode.network
         once += flops.plan(causal, rows, source, target, prepared=True)

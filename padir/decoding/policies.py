@@ -152,7 +152,6 @@ def check_order(config: Any) -> None:
         "rewrite_only_remasked": (config.rewrite_only_remasked, "which rewrites every token; set False"),
         "candidates": (config.candidates is not None, "whose first step knows too little to choose them; set None"),
         "active_positions": (config.active_positions is not None, "which rewrites every token; set None"),
-        "scoring_pass": (config.scoring_pass, "under which no position reads its own token; set False"),
         "return_attentions": (config.return_attentions, "under which MASK is one more key; set False"),
         "t5x_compat": (config.t5x_compat, "which the release does not have; set False"),
     }
@@ -231,8 +230,6 @@ def check_t5x_compat(config: Any) -> None:
         wrong = "rewrite_only_remasked; set it to False"
     elif config.self_rescoring:
         wrong = "self_rescoring; set it to False"
-    elif config.scoring_pass:
-        wrong = "scoring_pass; set it to False"
     elif config.length_beam % 2 == 0:
         wrong = f"length_beam {config.length_beam}; choose an odd number"
     if wrong:

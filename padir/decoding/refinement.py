@@ -91,7 +91,6 @@ class Refinement:
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       self_rescoring: `rank` sees the log-probabilities that the model's own causal mode (`PadirModel.causal_stage`)
         gives the finished tokens, in one more pass, instead of those of the last step.
-      scoring_pass: `rank` sees the log-probabilities that one more pass gives the finished tokens, which it reads.
       target_buckets: padded target lengths, ascending. The smallest that holds the longest predicted length is used.
         The model's longest target is always added.
       return_trace: return every step of every hypothesis.
@@ -126,7 +125,6 @@ class Refinement:
     logits_block: int | None = 512
     self_conditioning: bool = True
     self_rescoring: bool = False
-    scoring_pass: bool = False
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False
     return_attentions: bool = False

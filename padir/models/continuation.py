@@ -44,7 +44,6 @@ def for_one_hypothesis(config: Refinement) -> Refinement:
         compact_rows=False,
         logits_block=None,
         self_rescoring=False,
-        scoring_pass=False,
         return_trace=True,
         state_callback=None,
         logits_callback=None,

@@ -12,7 +12,13 @@ from padir import rng
 from padir.decoding import constrained, shortcuts, t5x_compat
 from padir.decoding.automaton import Automaton
 from padir.decoding.length_beam import with_neighbours
-from padir.decoding.refinement import Refinement, go_on, initial_state, refinement_step, unfinished
+from padir.decoding.refinement import (
+    Refinement,
+    go_on,
+    initial_state,
+    refinement_step,
+    unfinished,
+)
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput
 from padir.errors import PadirError
@@ -124,11 +130,6 @@ def check(model: BaseModel, config: Refinement, *, has_rescorer: bool = False, h
             f"Refinement.candidates: {config.candidates} is not below the {model.ids.num_pieces} pieces there are"
         )
     if conditions_itself(model, config):
-        if config.scoring_pass:
-            raise PadirError(
-                "Refinement.scoring_pass: a pass after the last step is not conditioned; set it to False, or "
-                "Refinement.self_conditioning"
-            )
         for option in ("candidates", "active_positions", "logits_callback", "t5x_compat"):
             if getattr(config, option):
                 raise PadirError(
@@ -228,7 +229,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         found, count = refined(slice(None), every), None
     else:
         found, count = _with_likelier(refined(slice(0, 1), every[:, :1]), refined, every[:, 1:], job, config), 1
-    preferred = preference(config, found.scores, found.lengths, rescored=rescoring.scores_anew(config, job.rescorer))
+    preferred = preference(config, found.scores, found.lengths, rescored=job.rescorer is not None)
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
@@ -237,7 +238,7 @@ def _with_likelier(
     first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    to_beat = preference(config, first.scores, first.lengths, rescored=rescoring.scores_anew(config, job.rescorer))
+    to_beat = preference(config, first.scores, first.lengths, rescored=job.rescorer is not None)
     may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:
@@ -273,13 +274,10 @@ def _refine_rows(
     tokens = drop_repeats(state.proposal, rows.inside) if drops else state.proposal
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
-    if rescoring.scores_anew(config, job.rescorer):
+    if job.rescorer is not None:
         shown = rescoring.up_to_eos(by_source)
-        if job.rescorer is None:
-            log_probs = rescoring.parallel_log_probs(model, module.network, shown, rows.plan)
-        else:
-            log_probs = job.rescorer.token_log_probs(job.source, shown, job.encoded)
-        log_probs, counted = log_probs.reshape(tokens.shape), (shown != PAD_ID).reshape(tokens.shape)
+        log_probs = job.rescorer.token_log_probs(job.source, shown, job.encoded).reshape(tokens.shape)
+        counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)

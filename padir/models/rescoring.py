@@ -9,12 +9,10 @@ from flax import struct
 
 from padir.decoding.autoregressive import START_ID
 from padir.decoding.refinement import Refinement
-from padir.decoding.sampling import forbid_reserved, log_probability
+from padir.decoding.sampling import log_probability
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
-from padir.nn.decode_plan import DecodePlan
-from padir.nn.network import EncoderDecoder
 from padir.types import EOS_ID, PAD_ID, Array
 
 
@@ -47,31 +45,6 @@ class Rescorer(Helper):
         return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
 
 
-def parallel_log_probs(model: BaseModel, network: EncoderDecoder, tokens: Array, plan: DecodePlan) -> Array:
-    """Log-probability of each token by one parallel pass that reads them all.
-
-    Args:
-      model: a `PadirModel` without a disentangled context or self-conditioning.
-      network: its network.
-      tokens: [B, K, L] int32, padded with 0.
-      plan: of their sources.
-
-    Returns:
-      Log-probabilities [B, K, L] float32; 0 at padding.
-    """
-    rows = tokens.reshape(-1, tokens.shape[-1])
-    plan = network.plan_of_targets(plan, rows, network.of_length(rows.shape[1]))
-    # Ids that no step may write have no share, as in the steps.
-    logits = forbid_reserved(network.logits(network.decode(rows, plan).hidden), model.ids)
-    log_probs = log_probability(logits, rows, model.ids)
-    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
-
-
-def scores_anew(config: Refinement, rescorer: Rescorer | None) -> bool:
-    """Whether finished hypotheses are scored by a pass of their own, not by the last step."""
-    return rescorer is not None or config.scoring_pass
-
-
 def up_to_eos(tokens: Array) -> Array:
     """Tokens [..., L] int32 without what lies behind the first EOS, which no text shows: 0 there."""
     ended = jnp.cumsum(tokens == EOS_ID, axis=-1) - (tokens == EOS_ID) > 0
@@ -87,19 +60,14 @@ def check(model: BaseModel, config: Refinement, *, by_another: bool) -> None:
       by_another: whether another model rescores.
 
     Raises:
-      PadirError: another model rescores although the release has none, or beside the model itself; an autoregressive
-        model rescores beside a scoring pass; or the model shall rescore itself, but has no causal mode.
+      PadirError: another model rescores although the release has none, or beside the model itself; or the model shall
+        rescore itself, but has no causal mode.
     """
     if by_another and config.t5x_compat:
         raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     if by_another and config.self_rescoring:
         raise PadirError(
             "Refinement.self_rescoring: another model rescores; set it to False, or leave rescore_with out"
-        )
-    if config.scoring_pass and (by_another or config.self_rescoring):
-        raise PadirError(
-            "Refinement.scoring_pass: hypotheses are ranked by an autoregressive model; set it to False, or leave "
-            "rescore_with and Refinement.self_rescoring out"
         )
     if config.self_rescoring and not model.causal_stage:
         raise PadirError(

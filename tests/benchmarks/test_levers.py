@@ -11,7 +11,6 @@ import pytest
 import gin
 import padir
 from padir.cli import config
-from padir.decoding.ranking import RankByLogProbability
 from padir.types import TokenIds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -89,16 +88,13 @@ def test_seconds_become_updates(trials, tmp_path):
 
 def test_only_a_student_with_a_causal_mode_ranks_by_itself():
     plain, joint = levers.ways(False), levers.ways(True)
-    assert list(plain) == ["one length", "five lengths", "scored again", "rescored"]
+    assert list(plain) == ["one length", "five lengths", "rescored"]
     assert list(joint) == [*plain, "ranked by itself"]
     assert joint["ranked by itself"].bindings == (*joint["five lengths"].bindings, "Refinement.self_rescoring=True")
-    assert [way.helper for way in joint.values()] == ["", "", "", "rescore_with", ""]
+    assert [way.helper for way in joint.values()] == ["", "", "rescore_with", ""]
     for way in plain:
         assert plain[way].bindings == joint[way].bindings
-    decodes = {name: way.decode() for name, way in joint.items()}
-    assert {decode.num_steps for decode in decodes.values()} == {4}
-    again = {"scoring_pass": True, "rank": RankByLogProbability(alpha=0.6, length_weight=0.05)}
-    assert decodes["scored again"] == dataclasses.replace(decodes["five lengths"], **again)
+    assert all("Refinement.num_steps=4" in way.bindings for way in joint.values())
 
 
 def test_students_are_compared_with_what_they_were_and_with_the_teacher():
@@ -114,15 +110,14 @@ def test_students_are_compared_with_what_they_were_and_with_the_teacher():
     }
     good, bad = row | {"outputs": references}, row | {"outputs": worse}
     before = {"one length": bad, "five lengths": good}
-    rows = {"one length": good, "five lengths": good, "ranked by itself": bad}
-    found = levers.compared(rows, before, {"outputs": references}, references)
+    found = levers.compared({"one length": good, "ranked by itself": bad}, before, {"outputs": references}, references)
     assert found["one length"]["bleu"] == 1.0 and "ter" not in found["one length"]
     assert found["one length"]["from_teacher"]["difference"] == 0.0
     assert found["one length"]["from_teacher"]["bootstrap"] == 1.0
     assert found["one length"]["from_before"]["difference"] > 10.0
     # What it could not do before is compared with the best that it could.
     below = found["ranked by itself"]["from_before"]
-    assert below == found["ranked by itself"]["from_teacher"] == found["ranked by itself"]["from_five_lengths"]
+    assert below == found["ranked by itself"]["from_teacher"]
     assert below["difference"] < -10.0 and below["bootstrap"] < 0.01 and below["randomization"] < 0.01
 
 

@@ -134,6 +134,10 @@ def test_the_card_of_a_student_that_went_on():
         result | {"made": {"more of the same": MADE}, "students": {"more of the same": result["students"][name]}},
     )
     assert history.targets == "the text itself"
+    more = "joint, more sources, lower learning rate"
+    of_more = {"made": {more: MADE}, "students": {more: result["students"][name]}}
+    _, history = pretrained.of_lever(more, result | of_more)
+    assert history.targets.endswith("Further sources are back-translations by the AR model of the other direction")
 
 
 def test_a_lever_that_was_not_measured_is_named(tmp_path, monkeypatch, capsys):

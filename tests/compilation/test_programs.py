@@ -136,11 +136,9 @@ def test_loops_under_a_judge_or_a_constraint_stay_on_the_device(decode, options)
     assert said.host_transfers == 0 and any(not loop.known and loop.cycles > 0 for loop in said.loops)
 
 
-@pytest.mark.parametrize("way", ["self_rescoring", "scoring_pass"])
-def test_ranking_by_a_pass_of_its_own_stays_on_the_device(way):
-    options = {"num_hypotheses": 2, "target_buckets": (16,), way: True}
-    decode = dataclasses.replace(DECODES["padir"], **options)
-    program = Decode(dataclasses.replace(MODELS["padir"], causal_stage=way == "self_rescoring"), decode, 1, 16, 1)
+def test_ranking_by_its_own_causal_mode_stays_on_the_device():
+    decode = dataclasses.replace(DECODES["padir"], num_hypotheses=2, target_buckets=(16,), self_rescoring=True)
+    program = Decode(dataclasses.replace(MODELS["padir"], causal_stage=True), decode, 1, 16, 1)
     assert analyse(compiled(lambda: program.lower(named("v5e-1"))).text).host_transfers == 0
 
 
