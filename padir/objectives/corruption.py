@@ -183,9 +183,6 @@ def sample(uniform: Array, logits: Array, targets: Array) -> Array:
     group, left = _find(sums, sought)
     within, _ = _find(jnp.take_along_axis(groups, group[..., None], axis=-2)[..., 0, :], left)
     tokens = (group * _GROUP + within)[..., 0]
-    # Sums in another order may disagree by a rounding, and end behind the last token of a group.
-    chance = jnp.take_along_axis(padded, tokens[..., None], axis=-1)[..., 0]
-    tokens = jnp.where(chance > 0.0, tokens, logits.argmax(-1))
     return jnp.where(targets != PAD_ID, tokens.astype(jnp.int32), PAD_ID)
 
 
@@ -193,6 +190,9 @@ def _find(weights: Array, sought: Array) -> tuple[Array, Array]:
     """The first index whose running sum exceeds `sought` [..., 1], and what of it lies beyond the sum before."""
     sums = jnp.cumsum(weights, axis=-1)
     index = jnp.minimum((sums <= sought).sum(-1, keepdims=True), weights.shape[-1] - 1)
+    # Sums in another order may disagree by a rounding, and end behind the last weight: then it is the largest one.
+    chance = jnp.take_along_axis(weights, index, axis=-1)
+    index = jnp.where(chance > 0.0, index, weights.argmax(-1, keepdims=True))
     before = jnp.take_along_axis(sums - weights, index, axis=-1)
     return index, sought - before
 

@@ -273,6 +273,14 @@ class TestSample:
         if uniform != 0.5:
             assert (tokens[:3] == (3 if uniform == 0.0 else 254)).all()
 
+    @pytest.mark.parametrize("allowed", [[3, 127], [3, 130, 140]], ids=["the last group is empty", "its end is"])
+    def test_a_sum_that_is_rounded_up_ends_with_an_allowed_token(self, allowed):
+        """One stands for the largest number below it, of which rounding makes the whole sum."""
+        logits = np.full((1, 2, 300), -np.inf, np.float32)
+        logits[..., allowed] = np.arange(len(allowed))
+        tokens = corruption.sample(jnp.ones((1, 2)), jnp.asarray(logits), jnp.array([[5, 0]]))
+        assert tokens.tolist() == [[allowed[-1], 0]]
+
 
 @pytest.mark.parametrize(
     ("option", "message"),
