@@ -84,9 +84,10 @@ class Refinement:
       compact_rows: on one device, in batches of 16 sources or more, continue with half of the rows whenever half of the
         sources are finished. Translations are the same up to rounding. Each halving compiles another decoder. Several
         devices keep all rows.
-      logits_block: on one device, compute the logits of this many positions at a time where only the likeliest token is
-        needed. Translations are the same up to rounding, and memory for logits does not grow with the batch. None
-        computes the logits of all positions at once; several devices and self-conditioning always do.
+      logits_block: on one device, compute the logits of so many positions at a time where only the likeliest token, or
+        a rescorer's log-probability, is needed. Translations are the same up to rounding, and memory for logits does
+        not grow with the batch. None computes the logits of all positions at once; several devices always do, and
+        self-conditioning does in its steps.
       self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), a step reads what the last one
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       self_rescoring: `rank` sees the log-probabilities that the model's own causal mode (`PadirModel.causal_stage`)

@@ -120,21 +120,36 @@ def greedy_in_blocks(
       ((tokens [N, L] int32, log-probabilities [N, L] float32), the first step's `candidates` if the configuration has
       any, else None).
     """
-    rows, length = hidden.shape[:2]
-    blocks = -(-rows // max(1, config.logits_block // length))
-    at_once = -(-rows // blocks)
 
     def one(block: tuple[Array, Array]) -> tuple[tuple[Array, Array], Candidates | None]:
         output = StepOutput(logits_of(block[0]))
         every = config.candidates
         return greedy(output.logits), None if every is None else candidates(output, block[1], every)
 
+    return map_blocks(one, (hidden, inside), config.logits_block)
+
+
+def map_blocks(of_block: Callable[[Any], Any], fields: Any, positions: int) -> Any:
+    """What `of_block` makes of some rows at a time, put together.
+
+    Args:
+      of_block: arrays of `fields` of n rows → arrays of n rows.
+      fields: arrays [N, L, ...].
+      positions: about so many positions of whole rows make a block.
+
+    Returns:
+      What `of_block` returns, of N rows.
+    """
+    rows, length = jax.tree.leaves(fields)[0].shape[:2]
+    blocks = -(-rows // max(1, positions // length))
+    at_once = -(-rows // blocks)
+
     def split(field: Array) -> Array:
         more = jnp.pad(field, [(0, blocks * at_once - rows)] + [(0, 0)] * (field.ndim - 1))
         return more.reshape(blocks, at_once, *field.shape[1:])
 
-    said = jax.lax.map(one, (split(hidden), split(inside)))
-    return jax.tree.map(lambda field: field.reshape(blocks * at_once, *field.shape[2:])[:rows], said)
+    made = jax.lax.map(of_block, jax.tree.map(split, fields))
+    return jax.tree.map(lambda field: field.reshape(blocks * at_once, *field.shape[2:])[:rows], made)
 
 
 def log_normalizer(logits: Array, repeated: Array) -> Array:

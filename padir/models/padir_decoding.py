@@ -276,7 +276,8 @@ def _refine_rows(
     log_probs, counted = state.log_probs, rows.inside
     if job.rescorer is not None:
         shown = rescoring.up_to_eos(by_source)
-        log_probs = job.rescorer.token_log_probs(job.source, shown, job.encoded).reshape(tokens.shape)
+        judged = job.rescorer.token_log_probs(job.source, shown, job.encoded, logits_block=config.logits_block)
+        log_probs = judged.reshape(tokens.shape)
         counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)

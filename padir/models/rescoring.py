@@ -10,6 +10,7 @@ from flax import struct
 from padir.decoding.autoregressive import START_ID
 from padir.decoding.refinement import Refinement
 from padir.decoding.sampling import log_probability
+from padir.decoding.shortcuts import map_blocks
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
@@ -24,13 +25,16 @@ class Rescorer(Helper):
     option: ClassVar[str] = "rescore_with"
     task: ClassVar[str] = "rescoring"
 
-    def token_log_probs(self, source: Array, tokens: Array, encoded: Array | None = None) -> Array:
+    def token_log_probs(
+        self, source: Array, tokens: Array, encoded: Array | None = None, *, logits_block: int | None = None
+    ) -> Array:
         """Log-probability of each token given those on its left, in one pass for all hypotheses.
 
         Args:
           source: [B, Ls] int32; encoded once, whatever K.
           tokens: [B, K, L] int32, padded with 0.
           encoded: [B, Ls, E], output of the encoder of the model whose hypotheses they are; read if that is this model.
+          logits_block: as in `Refinement`: of so many positions logits are there at once. None: of all.
 
         Returns:
           Log-probabilities [B, K, L] float32; 0 at padding.
@@ -41,7 +45,15 @@ class Rescorer(Helper):
             encoded = self.model.encode(network, source)
         plan = network.plan(encoded, source, rows.shape[1])
         inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
-        log_probs = log_probability(network.logits(network.decode(inputs, plan).hidden), rows, self.model.ids)
+        hidden = network.decode(inputs, plan).hidden
+
+        def of_block(block: tuple[Array, Array]) -> Array:
+            return log_probability(network.logits(block[0]), block[1], self.model.ids)
+
+        if logits_block is None or rows.size <= logits_block:
+            log_probs = of_block((hidden, rows))
+        else:
+            log_probs = map_blocks(of_block, (hidden, rows), logits_block)
         return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
 
 

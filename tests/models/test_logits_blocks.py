@@ -14,7 +14,10 @@ from padir.decoding.replacement import ReplaceWithSummedLogits
 from padir.decoding.sampling import Sampling
 from padir.decoding.stopping import StopNever
 from padir.errors import PadirError
+from padir.models import rescoring
+from padir.models.autoregressive import AutoregressiveModel
 from padir.models.padir import PadirModel
+from padir.models.rescoring import Rescorer
 from padir.nn.network import NetworkConfig
 from padir.types import TokenIds
 
@@ -58,6 +61,29 @@ def test_logits_in_blocks_give_the_same_translations(params, sources, options, b
     found = decode(params, sources, dataclasses.replace(plain, logits_block=block))
     assert_same(found, expected)
     assert shapes and max(rows * length for rows, length in shapes) <= max(block, LONGEST)
+
+
+@pytest.mark.parametrize("block", [1, 64])
+def test_a_rescorer_has_no_more_logits_at_once(params, sources, block, monkeypatch):
+    """3 hypotheses of 6 sources: 18 blocks of one row, and 5 of four rows with two to spare."""
+    network = NetworkConfig(**tiny_models.SIZES, causal=True, positional_attention=False)
+    judge = AutoregressiveModel(MODEL.ids, network, 16, LONGEST)
+    rescorer = Rescorer(judge, tiny_models.sharpen(judge.init(1)))
+
+    def ranked(logits_block):
+        config = Refinement(num_steps=2, num_hypotheses=3, target_buckets=(), logits_block=logits_block)
+        return jax.jit(lambda: MODEL.decode(params, sources, jax.random.key(0), config, rescorer=rescorer))()
+
+    expected, shapes = ranked(None), []
+    log_probability = rescoring.log_probability
+
+    def spy(logits, tokens, ids):
+        shapes.append(logits.shape[:2])
+        return log_probability(logits, tokens, ids)
+
+    monkeypatch.setattr(rescoring, "log_probability", spy)
+    assert_same(ranked(block), expected)
+    assert shapes and {rows * length for rows, length in shapes} == {LONGEST * max(1, block // LONGEST)}
 
 
 @pytest.mark.parametrize(
