@@ -14,6 +14,7 @@ from padir.decoding.shortcuts import map_blocks
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
+from padir.nn import for_decoding
 from padir.types import EOS_ID, PAD_ID, Array
 
 
@@ -40,6 +41,7 @@ class Rescorer(Helper):
           Log-probabilities [B, K, L] float32; 0 at padding.
         """
         network = self.model.module(self.params).network
+        for_decoding.reads_whole_targets(network)
         rows = tokens.reshape(-1, tokens.shape[-1])
         if encoded is None or not self.is_own:
             encoded = self.model.encode(network, source)

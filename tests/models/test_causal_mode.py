@@ -26,6 +26,7 @@ from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import flops
 from padir.nn.network import EncoderDecoder
+from padir.runtime.platforms import tracing_for
 from tests.numerics import assert_close
 
 PLAIN = tiny_models.PADIR
@@ -151,6 +152,22 @@ def test_it_ranks_its_own_hypotheses(params, sources, compute_type, likeliest_fi
     np.testing.assert_allclose(found.scores[: len(sources)], expected.scores[: len(sources)], rtol=1e-5)
     plain = joint.decode_ids(sources, joint.checked(by_another))
     assert plain.tokens[:, 0].tolist() != found.tokens[:, 0].tolist()
+
+
+def test_heads_are_not_masked_where_whole_targets_are_read(params):
+    """On a TPU a causal decoder masks them, for the few positions of a step; here each has 8, of 3 hypotheses."""
+    mode, source = JOINT.causal_mode, jnp.array([[5, 6, 7, 1], [9, 8, 1, 0]])
+    hypotheses = jax.random.randint(KEY, (2, 3, 8), 3, 20)
+    with tracing_for("tpu"):
+        rescorer = Rescorer(mode, mode.for_decoding(causal_params(params)))
+        network = mode.module(rescorer.params).network
+        assert all(layer.self_attention.masks_heads for layer in network.decoder.layers)
+        traced = jax.jit(rescorer.token_log_probs).trace(source, hypotheses)
+        heads, width = mode.network.num_heads, mode.network.num_heads * mode.network.head_dim
+        assert f"[6,{heads},8,{width}]" not in str(traced.jaxpr)
+        assert f"[6,8,{heads},{mode.network.head_dim}]" in str(traced.jaxpr)
+    expected = Rescorer(mode, causal_params(params)).token_log_probs(source, hypotheses)
+    assert_close(traced.lower().compile()(source, hypotheses), expected, 0.02)
 
 
 def test_its_own_hypotheses_are_ranked_from_one_encoder_output(params, monkeypatch):
