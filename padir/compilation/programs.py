@@ -24,7 +24,6 @@ from padir.inference.program import decode_program
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.guided import Judge
 from padir.models.kinds import DecodeConfig, Model
-from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn.fastest_type import resolved_for_training
 from padir.runs.train_state import abstract_train_state
@@ -226,9 +225,6 @@ class Decode:
         decode, steps = on_devices(self.decode, self.devices), ()
         if isinstance(decode, Refinement):
             decode, steps = decode.steps_as_data
-            if decode.self_rescoring:
-                causal = self.model.causal_mode
-                helper = Rescorer(causal, prepared(causal), is_own=True)
         leaves, structure = jax.tree.flatten((prepared(self.model), helper))
         everywhere = sharding.replicated(mesh)
         program = decode_program(self.model, decode, structure)

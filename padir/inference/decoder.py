@@ -287,10 +287,7 @@ class Decoder:
         if not self.verifies_itself or isinstance(decode, Verified):
             return params, self._decoding_helper
         # No array is passed that is not needed: each adds latency.
-        if not isinstance(decode, Refinement):
-            return self._decoding_helper.params, None
-        own = self._decoding_helper
-        return params, Rescorer(own.model, own.params, is_own=True) if decode.self_rescoring else None
+        return (params if isinstance(decode, Refinement) else self._decoding_helper.params), None
 
     def padded_rows(self, sources: int) -> int:
         """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""

@@ -19,7 +19,7 @@ from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models import padir_decoding, verification
-from padir.models.base import BaseModel, Batch, Metrics
+from padir.models.base import BaseModel, Batch, DecodingParams, Metrics
 from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
@@ -198,6 +198,16 @@ class PadirModel(BaseModel):
         has_token = self.length_predictor == "token"
         longest = (self.max_source_length, self.max_target_length)
         return CausalMode(self.ids, network, *longest, self.loss, length_token=has_token)
+
+    def causal_network(self, params: PyTree | DecodingParams) -> EncoderDecoder:
+        """The network of `causal_mode` in these very arrays, be they those of training or what `for_decoding` made.
+
+        It is for passes over whole targets. Token by token `causal_mode.for_decoding` is faster, in arrays of its own.
+        """
+        mode, module = self.causal_mode, self.module(params)
+        network = module.network
+        network.config, network.decoder.relpos_bias = mode.network, module.causal_relpos_bias
+        return network
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -57,8 +57,7 @@ def decode(
       num_steps: [] int32, overrides the steps of `config` without compiling anew; see `refine`.
       lengths: [B] or [B, k] int32, target lengths to use, EOS counted, instead of the k = config.num_hypotheses
         likeliest ones. One beyond [1, max_target_length] is clipped, which concerns no other row.
-      rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step. For
-        `config.self_rescoring` it is made of `params` if it is not given.
+      rescorer: ranks by this model's log-probabilities of the finished tokens, not by those of the last step.
       constraint: of B rows, what each source's translation must obey. Every step writes the likeliest tokens that do,
         and no repeats are dropped. A length with no such output is replaced by the next that has one (the longest of
         all if none follows). A source without any has `failed`: no tokens, and scores of -inf.
@@ -71,10 +70,7 @@ def decode(
       PadirError: what `check` or `constrained.check_refinement` refuses, `lengths` of another shape, a rescorer of
         another vocabulary.
     """
-    has_rescorer = rescorer is not None and not rescorer.is_own
-    check(model, config, has_rescorer=has_rescorer, has_lengths=lengths is not None)
-    if config.self_rescoring and rescorer is None:
-        rescorer = Rescorer.own(model, params)
+    check(model, config, has_rescorer=rescorer is not None, has_lengths=lengths is not None)
     if rescorer is not None:
         rescorer.check(model.ids)
     encoded, length_logits = model.encode(params, source)
@@ -229,7 +225,7 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         found, count = refined(slice(None), every), None
     else:
         found, count = _with_likelier(refined(slice(0, 1), every[:, :1]), refined, every[:, 1:], job, config), 1
-    preferred = preference(config, found.scores, found.lengths, rescored=job.rescorer is not None)
+    preferred = preference(config, found.scores, found.lengths, rescored=rescoring.rescores(config, job.rescorer))
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
@@ -238,7 +234,7 @@ def _with_likelier(
     first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    to_beat = preference(config, first.scores, first.lengths, rescored=job.rescorer is not None)
+    to_beat = preference(config, first.scores, first.lengths, rescored=rescoring.rescores(config, job.rescorer))
     may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:
@@ -274,10 +270,10 @@ def _refine_rows(
     tokens = drop_repeats(state.proposal, rows.inside) if drops else state.proposal
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
-    if job.rescorer is not None:
+    if rescoring.rescores(config, job.rescorer):
         shown = rescoring.up_to_eos(by_source)
-        judged = job.rescorer.token_log_probs(job.source, shown, job.encoded, logits_block=config.logits_block)
-        log_probs = judged.reshape(tokens.shape)
+        given = {"encoded": job.encoded, "rescorer": job.rescorer, "logits_block": config.logits_block}
+        log_probs = rescoring.causal_log_probs(model, job.params, job.source, shown, **given).reshape(tokens.shape)
         counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)

@@ -14,49 +14,81 @@ from padir.decoding.shortcuts import map_blocks
 from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
-from padir.nn import for_decoding
-from padir.types import EOS_ID, PAD_ID, Array
+from padir.nn.network import EncoderDecoder
+from padir.types import EOS_ID, PAD_ID, Array, PyTree, TokenIds
 
 
 @struct.dataclass
 class Rescorer(Helper):
-    """Ranks hypotheses; products of another model are not rounded, those of a model's own are what the model's are."""
+    """Ranks hypotheses of another model; its products are not rounded."""
 
     role: ClassVar[str] = "rescorer"
     option: ClassVar[str] = "rescore_with"
     task: ClassVar[str] = "rescoring"
 
-    def token_log_probs(
-        self, source: Array, tokens: Array, encoded: Array | None = None, *, logits_block: int | None = None
-    ) -> Array:
-        """Log-probability of each token given those on its left, in one pass for all hypotheses.
-
-        Args:
-          source: [B, Ls] int32; encoded once, whatever K.
-          tokens: [B, K, L] int32, padded with 0.
-          encoded: [B, Ls, E], output of the encoder of the model whose hypotheses they are; read if that is this model.
-          logits_block: as in `Refinement`: of so many positions logits are there at once. None: of all.
-
-        Returns:
-          Log-probabilities [B, K, L] float32; 0 at padding.
-        """
+    def token_log_probs(self, source: Array, tokens: Array, *, logits_block: int | None = None) -> Array:
+        """`token_log_probs` of this model, which encodes source [B, Ls] int32 once, whatever K."""
         network = self.model.module(self.params).network
-        for_decoding.reads_whole_targets(network)
-        rows = tokens.reshape(-1, tokens.shape[-1])
-        if encoded is None or not self.is_own:
-            encoded = self.model.encode(network, source)
-        plan = network.plan(encoded, source, rows.shape[1])
-        inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
-        hidden = network.decode(inputs, plan).hidden
+        encoded = self.model.encode(network, source)
+        return token_log_probs(network, self.model.ids, encoded, source, tokens, logits_block=logits_block)
 
-        def of_block(block: tuple[Array, Array]) -> Array:
-            return log_probability(network.logits(block[0]), block[1], self.model.ids)
 
-        if logits_block is None or rows.size <= logits_block:
-            log_probs = of_block((hidden, rows))
-        else:
-            log_probs = map_blocks(of_block, (hidden, rows), logits_block)
-        return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+def token_log_probs(
+    network: EncoderDecoder,
+    ids: TokenIds,
+    encoded: Array,
+    source: Array,
+    tokens: Array,
+    *,
+    logits_block: int | None = None,
+) -> Array:
+    """Log-probability of each token given those on its left, in one pass for all hypotheses.
+
+    Args:
+      network: a causal one.
+      ids: of its vocabulary.
+      encoded: [B, Ls, E], output of its encoder.
+      source: [B, Ls] int32.
+      tokens: [B, K, L] int32, padded with 0.
+      logits_block: as in `Refinement`: of so many positions logits are there at once. None: of all.
+
+    Returns:
+      Log-probabilities [B, K, L] float32; 0 at padding.
+    """
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    plan = network.plan(encoded, source, rows.shape[1])
+    inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
+    hidden = network.decode(inputs, plan).hidden
+
+    def of_block(block: tuple[Array, Array]) -> Array:
+        return log_probability(network.logits(block[0]), block[1], ids)
+
+    if logits_block is None or rows.size <= logits_block:
+        log_probs = of_block((hidden, rows))
+    else:
+        log_probs = map_blocks(of_block, (hidden, rows), logits_block)
+    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+
+def rescores(config: Refinement, rescorer: Rescorer | None) -> bool:
+    """Whether hypotheses are ranked by a causal model."""
+    return config.self_rescoring or rescorer is not None
+
+
+def causal_log_probs(
+    model: BaseModel,
+    params: PyTree,
+    source: Array,
+    tokens: Array,
+    *,
+    encoded: Array,
+    rescorer: Rescorer | None,
+    logits_block: int | None,
+) -> Array:
+    """`token_log_probs` of the rescorer, or else of the causal mode of `model` itself, which `encoded` the source."""
+    if rescorer is not None:
+        return rescorer.token_log_probs(source, tokens, logits_block=logits_block)
+    return token_log_probs(model.causal_network(params), model.ids, encoded, source, tokens, logits_block=logits_block)
 
 
 def up_to_eos(tokens: Array) -> Array:

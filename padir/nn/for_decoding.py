@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from flax import nnx
 
 from padir.nn.attention import MultiHeadAttention
 from padir.nn.layers import Dense
-from padir.nn.network import Decoder, EncoderDecoder, NetworkConfig
+from padir.nn.network import EncoderDecoder, NetworkConfig
 
 # Numbers in a layer's table of how each position attends to each other: 8 MB.
 _LARGEST_POSITIONAL_TABLE = 2**21
@@ -44,11 +42,12 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
         if not config.disentangled_context:
             # There queries are not made of what keys and values are made of.
             layer.self_attention.join(compute_type, causal=config.causal)
-    for attention in _attentions(decoder):
-        if config.causal:
-            attention.mask_heads()
-        else:
-            attention.keep_heads(compute_type)
+        for _, attention in nnx.iter_children(layer):
+            if isinstance(attention, MultiHeadAttention):
+                if config.causal:
+                    attention.mask_heads()
+                else:
+                    attention.keep_heads(compute_type)
     for part in (network.encoder, decoder):
         for _, module in list(nnx.iter_modules(part)):
             if isinstance(module, Dense):
@@ -57,19 +56,3 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
         # Candidates' rows of it are read.
         network.logits_dense.prepare(compute_type, keep_weight=True)
     network.token_embedder.prepare(compute_type, attended=config.tied_logits)
-
-
-def reads_whole_targets(network: EncoderDecoder) -> None:
-    """Makes a causal network that `prepare` has made decode all positions of its targets at once, without a cache.
-
-    Masked heads are for few positions: of many, the copies of the queries would cost more than the product.
-    """
-    for attention in _attentions(network.decoder):
-        attention.masks_heads = False
-
-
-def _attentions(decoder: Decoder) -> Iterator[MultiHeadAttention]:
-    for layer in decoder.layers:
-        for _, module in nnx.iter_children(layer):
-            if isinstance(module, MultiHeadAttention):
-                yield module
