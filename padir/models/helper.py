@@ -8,8 +8,6 @@ from flax import struct
 
 from padir.errors import PadirError
 from padir.models.autoregressive import AutoregressiveModel
-from padir.models.base import BaseModel
-from padir.models.causal_mode import causal_params
 from padir.types import PyTree, TokenIds
 
 
@@ -20,8 +18,6 @@ class Helper:
     Attributes:
       model: of the same vocabulary; static.
       params: its parameters, or what `BaseModel.for_decoding` made of them.
-      is_own: whether it is the causal mode of the model that it helps (`PadirModel.causal_mode`), with the parameters
-        of that, so that both read one encoder output; static.
     """
 
     # What `decode` calls it, the option that names it, and what it does.
@@ -31,12 +27,6 @@ class Helper:
 
     model: AutoregressiveModel = struct.field(pytree_node=False)
     params: PyTree
-    is_own: bool = struct.field(pytree_node=False, default=False)
-
-    @classmethod
-    def own(cls, model: BaseModel, params: PyTree) -> Self:
-        """A `PadirModel` that helps itself, by the causal mode that it has learnt; `params` are those of training."""
-        return cls(model.causal_mode, causal_params(params), is_own=True)
 
     def check(self, ids: TokenIds) -> None:
         """Raises PadirError if the model's vocabulary is not the one of `ids`."""

@@ -18,6 +18,7 @@ from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified, VerifiedState, VerifyFn
 from padir.errors import PadirError
 from padir.models.base import BaseModel
+from padir.models.causal_mode import causal_params
 from padir.models.helper import Helper
 from padir.nn import cache as kv_cache
 from padir.nn.cache import DecoderCache
@@ -27,11 +28,23 @@ from padir.types import PAD_ID, Array, PyTree
 
 @struct.dataclass
 class Verifier(Helper):
-    """Verifies another model's drafts."""
+    """Verifies another model's drafts.
+
+    Attributes:
+      is_own: whether it is the causal mode of the model that drafts (`PadirModel.causal_mode`), with the parameters of
+        that, so that both read one encoder output; static.
+    """
 
     role: ClassVar[str] = "verifier"
     option: ClassVar[str] = "verify_with"
     task: ClassVar[str] = "verification"
+
+    is_own: bool = struct.field(pytree_node=False, default=False)
+
+    @classmethod
+    def own(cls, model: BaseModel, params: PyTree) -> Verifier:
+        """A `PadirModel` that verifies itself, by the causal mode it has learnt; `params` are those of training."""
+        return cls(model.causal_mode, causal_params(params), is_own=True)
 
     def for_decoding(self, compute_type: str | None) -> Verifier:
         """With parameters in the form of decoding, so that its output is that of its own greedy decoding."""
