@@ -101,7 +101,7 @@ class Decoder:
         everywhere = sharding.replicated(self._mesh)
         self.params, self.helper, self.judge = jax.device_put((params, helper, judge), everywhere)
         self._decoding_params = model.for_decoding(self.params, compute_type)
-        self._decoding_helper = None if helper is None else self.helper.for_decoding(compute_type)
+        self._decoding_helper = None
         self._key = rng.stream(seed, "decode")
         # With the arrays that each program takes. `decode_program` hashes the model and decode configuration on every
         # call, which is slow.
@@ -126,7 +126,7 @@ class Decoder:
             helper = Verifier.own(self.model, params)
         other.params, other.helper, other.judge, other._programs = params, helper, judge, {}
         other._decoding_params = self.model.for_decoding(params, self.compute_type)
-        other._decoding_helper = None if helper is None else helper.for_decoding(self.compute_type)
+        other._decoding_helper = None
         return other
 
     @property
@@ -283,11 +283,17 @@ class Decoder:
         """What the program of a decode is given: parameters of its model (`kinds.decoding_model`), and who helps it."""
         params = self.decoding_params
         if isinstance(decode, Guided):
-            return (self._decoding_helper.params if self.verifies_itself else params), self.judge
+            return (self._prepared_helper().params if self.verifies_itself else params), self.judge
         if not self.verifies_itself or isinstance(decode, Verified):
-            return params, self._decoding_helper
+            return params, self._prepared_helper()
         # No array is passed that is not needed: each adds latency.
-        return (params if isinstance(decode, Refinement) else self._decoding_helper.params), None
+        return (params if isinstance(decode, Refinement) else self._prepared_helper().params), None
+
+    def _prepared_helper(self) -> Helper | None:
+        """The helper in the form of decoding, made when it is first needed: a joint model may never need its own."""
+        if self._decoding_helper is None and self.helper is not None:
+            self._decoding_helper = self.helper.for_decoding(self.compute_type)
+        return self._decoding_helper
 
     def padded_rows(self, sources: int) -> int:
         """Returns the number of rows that a batch of `sources` is padded to: a power of two on every device."""

@@ -165,8 +165,20 @@ def test_its_own_hypotheses_are_ranked_in_the_arrays_that_wrote_them(params, pla
         prepared = JOINT.for_decoding(params)
         found = jax.jit(lambda: causal_log_probs(JOINT, prepared, source, hypotheses, **given))()
     assert_close(found, expected, 1e-5 if platform == "cpu" else 0.02)
+
+
+def test_no_second_set_of_weights_is_made_until_it_is_needed(params, monkeypatch):
+    made = []
+
+    def counted(self, *arguments, original=Verifier.for_decoding):
+        made.append(self)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Verifier, "for_decoding", counted)
     joint = Decoder(JOINT, params)
-    assert joint.inputs(RESCORED) == (joint.decoding_params, None)
+    assert joint.inputs(RESCORED) == (joint.decoding_params, None) and not made
+    causal, _ = joint.inputs(Autoregressive())
+    assert joint.inputs(BeamSearch())[0] is causal and len(made) == 1
 
 
 def test_its_own_hypotheses_are_ranked_from_one_encoder_output(params, monkeypatch):
