@@ -96,7 +96,7 @@ def test_a_host_reads_its_shards_and_no_more(stand_in, bucket, emulator, monkeyp
 
 def test_killed_five_times(vocabulary, bucket):
     """The real command; real SIGKILLs at random moments, the first soon after it starts."""
-    corpus, output, shards = Corpus(f"{bucket}/in", 3_000), as_path(f"{bucket}/out"), 20
+    corpus, output, shards = Corpus(f"{bucket}/in", 6_000), as_path(f"{bucket}/out"), 40
     arguments = ["--inputs", *corpus.inputs, f"--output={output}", f"--shards={shards}"]
     whole, moments = {}, random.Random(4)
 
@@ -116,8 +116,12 @@ def test_killed_five_times(vocabulary, bucket):
             assert starts.ended() == -signal.SIGKILL
             found = there()
             # What was whole is not written again.
-            assert whole.items() <= found.items() and enough <= len(found) < shards
+            assert whole.items() <= found.items() and enough <= len(found)
+            # On a fast machine the last kills may come too late.
+            assert len(found) < shards or kill > 2
             whole = found
+            if len(found) == shards:
+                break
         starts.start()
         assert starts.ended() == 0
     assert len(whole) >= 4 and whole.items() <= there().items()
