@@ -12,13 +12,7 @@ from padir import rng
 from padir.decoding import constrained, shortcuts, t5x_compat
 from padir.decoding.automaton import Automaton
 from padir.decoding.length_beam import with_neighbours
-from padir.decoding.refinement import (
-    Refinement,
-    go_on,
-    initial_state,
-    refinement_step,
-    unfinished,
-)
+from padir.decoding.refinement import Refinement, go_on, initial_state, refinement_step, unfinished
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput
 from padir.errors import PadirError
@@ -272,9 +266,13 @@ def _refine_rows(
     log_probs, counted = state.log_probs, rows.inside
     if rescoring.rescores(config, job.rescorer):
         shown = rescoring.up_to_eos(by_source)
-        given = {"encoded": job.encoded, "rescorer": job.rescorer, "logits_block": config.logits_block}
-        log_probs = rescoring.causal_log_probs(model, job.params, job.source, shown, **given).reshape(tokens.shape)
-        counted = (shown != PAD_ID).reshape(tokens.shape)
+        block = {"logits_block": config.logits_block}
+        if job.rescorer is not None:
+            log_probs = job.rescorer.token_log_probs(job.source, shown, **block)
+        else:
+            network = model.causal_network(job.params)
+            log_probs = rescoring.token_log_probs(network, model.ids, job.encoded, job.source, shown, **block)
+        log_probs, counted = log_probs.reshape(tokens.shape), (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)

@@ -15,7 +15,7 @@ from padir.errors import PadirError
 from padir.models.base import BaseModel
 from padir.models.helper import Helper
 from padir.nn.network import EncoderDecoder
-from padir.types import EOS_ID, PAD_ID, Array, PyTree, TokenIds
+from padir.types import EOS_ID, PAD_ID, Array, TokenIds
 
 
 @struct.dataclass
@@ -73,22 +73,6 @@ def token_log_probs(
 def rescores(config: Refinement, rescorer: Rescorer | None) -> bool:
     """Whether hypotheses are ranked by a causal model."""
     return config.self_rescoring or rescorer is not None
-
-
-def causal_log_probs(
-    model: BaseModel,
-    params: PyTree,
-    source: Array,
-    tokens: Array,
-    *,
-    encoded: Array,
-    rescorer: Rescorer | None,
-    logits_block: int | None,
-) -> Array:
-    """`token_log_probs` of the rescorer, or else of the causal mode of `model` itself, which `encoded` the source."""
-    if rescorer is not None:
-        return rescorer.token_log_probs(source, tokens, logits_block=logits_block)
-    return token_log_probs(model.causal_network(params), model.ids, encoded, source, tokens, logits_block=logits_block)
 
 
 def up_to_eos(tokens: Array) -> Array:
