@@ -69,12 +69,14 @@ class Lever:
         also back-translated sources with their text and the teacher's translations.
       bindings: what is set differently, by gin's names.
       joint: whether it gets a causal mode.
+      files: gin files that are added.
       start: the model of `MODELS` with whose parameters it starts.
     """
 
     data: str = TEXT
     bindings: Mapping[str, Any] = field(default_factory=dict)
     joint: bool = False
+    files: tuple[str, ...] = ()
     start: str = "student"
 
 
@@ -86,6 +88,7 @@ LEVERS = {
     "label smoothing": Lever(bindings={"LossConfig.label_smoothing": 0.1}),
     # Decoding starts with masks, so that some of the noise must be masks.
     "half random tokens": Lever(bindings={"CorruptionConfig.random_probability": 0.5}),
+    "ranker": Lever(files=("runs/ranker.gin",)),
     "three stages": Lever(bindings={"PadirModel.num_stages": 3}),
     "joint": Lever(joint=True),
     "joint, text and translations": Lever(data=TRANSLATIONS, joint=True),
@@ -146,7 +149,7 @@ class Trials:
     def arguments(self, lever: Lever, data: Path, run: Path, corpus: str | None = None) -> list[str]:
         """Arguments of `padir train`, but for the number of updates and the start."""
         distilled = lever.data != TEXT
-        files = [*_FILES, *["models/joint.gin"] * lever.joint, *["runs/distilled.gin"] * distilled]
+        files = [*_FILES, *["models/joint.gin"] * lever.joint, *["runs/distilled.gin"] * distilled, *lever.files]
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
         bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
+from padir.models import last_reading
 from padir.models.kinds import DecodeConfig, Model
 from padir.models.padir_decoding import conditions_itself, target_buckets
 from padir.nn import flops
@@ -58,6 +59,8 @@ def decode_cost(
         causal = model.causal_mode.network
         once += flops.plan(causal, rows, source, target, prepared=True)
         once += flops.decoder_pass(causal, kept, target, **shape)
+    elif last_reading.is_read(model, decode, None, hypotheses):
+        once += flops.decoder_pass(network, kept, target, **shape)
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
 
 

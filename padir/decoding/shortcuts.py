@@ -129,18 +129,20 @@ def greedy_in_blocks(
     return map_blocks(one, (hidden, inside), config.logits_block)
 
 
-def map_blocks(of_block: Callable[[Any], Any], fields: Any, positions: int) -> Any:
+def map_blocks(of_block: Callable[[Any], Any], fields: Any, positions: int | None) -> Any:
     """What `of_block` makes of some rows at a time, put together.
 
     Args:
       of_block: arrays of `fields` of n rows → arrays of n rows.
       fields: arrays [N, L, ...].
-      positions: about so many positions of whole rows make a block.
+      positions: about so many positions of whole rows make a block. None: all at once, as where there are no more.
 
     Returns:
       What `of_block` returns, of N rows.
     """
     rows, length = jax.tree.leaves(fields)[0].shape[:2]
+    if positions is None or rows * length <= positions:
+        return of_block(fields)
     blocks = -(-rows // max(1, positions // length))
     at_once = -(-rows // blocks)
 

@@ -27,6 +27,8 @@ PARAMETER_AXES: tuple[tuple[str, LogicalAxes], ...] = (
     (r"length_predictor/(sum|mlp|logits_dense)/weight", (None, "embed")),
     (r"length_predictor/scale_and_offset", (None,)),
     (r"rejecter/projection/weight", (None, "embed")),
+    (r"ranker/(hidden|correction)/weight", (None, "embed")),
+    (r"ranker/odds_scale", (None,)),
     (r"self_conditioning/weight", (None, "embed")),
 )
 

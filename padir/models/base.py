@@ -38,6 +38,7 @@ PART_PATHS = {
     ),
     "length_predictor": (("length_predictor",),),
     "rejecter": (("rejecter",),),
+    "ranker": (("ranker",),),
 }
 
 
@@ -62,17 +63,19 @@ class LossConfig:
       label_smoothing, z_loss: of the token losses; see `losses.cross_entropy`.
       length_loss_weight: of the length loss: nats with the [LENGTH] token, squared tokens with an estimate.
       rejecter_loss_weight: of a learnt rejecter's loss.
+      ranker_loss_weight: of a learnt ranker's loss.
     """
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     length_loss_weight: float = 1.0
     rejecter_loss_weight: float = 1.0
+    ranker_loss_weight: float = 1.0
 
     def __post_init__(self):
         if not 0.0 <= self.label_smoothing < 1.0:
             raise PadirError(f"LossConfig.label_smoothing: {self.label_smoothing} is not in [0, 1)")
-        for name in ("z_loss", "length_loss_weight", "rejecter_loss_weight"):
+        for name in ("z_loss", "length_loss_weight", "rejecter_loss_weight", "ranker_loss_weight"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise PadirError(f"LossConfig.{name}: {getattr(self, name)} is not a finite number of at least 0")
 

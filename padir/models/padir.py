@@ -18,7 +18,7 @@ from padir.decoding.sampling import forbid_reserved
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
-from padir.models import padir_decoding, verification
+from padir.models import padir_decoding, ranker, verification
 from padir.models.base import BaseModel, Batch, DecodingParams, Metrics
 from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.rescoring import Rescorer
@@ -70,6 +70,8 @@ class _Padir(nnx.Module):
             self.length_predictor = FertilityLengthPredictor(longest, features, rngs=rngs)
         if model.rejecter:
             self.rejecter = Rejecter(features, rngs)
+        if model.ranker:
+            self.ranker = ranker.Ranker(features, rngs)
         if model.causal_stage:
             network = model.network
             self.causal_relpos_bias = RelativePositionBias(
@@ -110,6 +112,8 @@ class PadirModel(BaseModel):
         in the paper. 'affine': the source's length. 'fertility': a sum over source tokens. 'oracle': nothing; the
         caller gives lengths, and training has no length loss.
       rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
+      ranker: learn how good hypotheses of its own are, so that decoding ranks several by that; see `models.ranker`.
+        Learnt by freezing all else, after training: until then they are worth little.
       causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
         decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
       self_conditioning: each stage but the first also reads the embedding that the one before expected at each
@@ -123,6 +127,7 @@ class PadirModel(BaseModel):
     relative_length: bool = False
     length_predictor: str = "token"
     rejecter: bool = False
+    ranker: bool = False
     causal_stage: bool = False
     self_conditioning: bool = False
 
@@ -148,6 +153,8 @@ class PadirModel(BaseModel):
             raise PadirError(
                 "PadirModel.self_conditioning: a stage is conditioned on the one before; set PadirModel.num_stages to 2"
             )
+        if self.ranker and self.length_predictor == "oracle":
+            raise PadirError("PadirModel.ranker: with length_predictor 'oracle' there is one length; set it to False")
         if self.relative_length and self.length_predictor != "token":
             raise PadirError(
                 f"PadirModel.relative_length: length_predictor {self.length_predictor!r} has no relative form; "
@@ -168,6 +175,7 @@ class PadirModel(BaseModel):
             "corruption": (self.corruption != CorruptionConfig(), "contexts are drawn, not noise; leave the defaults"),
             "num_stages": (self.num_stages != 1, "contexts are of true tokens, which no later stage has; set it to 1"),
             "rejecter": (self.rejecter, "no token is remasked; set it to False"),
+            "ranker": (self.ranker, "it has not been tried; set it to False"),
             "causal_stage": (self.causal_stage, "there is no causal mode; set it to False"),
         }
         for name, (is_wrong, advice) in wrong.items():
@@ -213,7 +221,8 @@ class PadirModel(BaseModel):
     def parts(self) -> tuple[str, ...]:
         """What `freeze` may name."""
         predictor = () if self.length_predictor == "oracle" else ("length_predictor",)
-        return (*super().parts, *predictor, *(("rejecter",) if self.rejecter else ()))
+        heads = (name for name in ("rejecter", "ranker") if getattr(self, name))
+        return (*super().parts, *predictor, *heads)
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the modules with fresh parameters."""
@@ -229,7 +238,7 @@ class PadirModel(BaseModel):
         return encoded, None if self.length_predictor == "oracle" else module.length_predictor(encoded, source)
 
     def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
-        """The training objective L = 1/S Σ L^(s) + length loss + rejecter loss (paper section 4.2.2.2).
+        """The training objective L = 1/S Σ L^(s) + length loss + those of rejecter and ranker (paper section 4.2.2.2).
 
         With `causal_stage` the causal loss is one of S + 1 terms of the mean.
 
@@ -323,6 +332,10 @@ class PadirModel(BaseModel):
         if length_logits is not None:
             loss, found = self._length_metrics(length_logits, targets, totals["rows"])
             objective = objective + self.loss.length_loss_weight * loss
+            metrics.update(found)
+        if self.ranker:
+            loss, found = ranker.loss(self, params, source, targets, totals["rows"])
+            objective = objective + self.loss.ranker_loss_weight * loss
             metrics.update(found)
         metrics["loss"] = objective
         return objective, metrics

@@ -16,7 +16,7 @@ from padir.decoding.refinement import Refinement, go_on, initial_state, refineme
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.state import Hypotheses, RefinementState, StepOutput
 from padir.errors import PadirError
-from padir.models import rescoring
+from padir.models import last_reading, rescoring
 from padir.models.base import BaseModel
 from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
@@ -158,6 +158,10 @@ class _Job:
     rescorer: Rescorer | None
     constraint: Automaton | None
 
+    def is_read(self, model: BaseModel, config: Refinement) -> bool:
+        """Whether its finished hypotheses are read once more, to rank them."""
+        return last_reading.is_read(model, config, self.rescorer, self.lengths.shape[1])
+
 
 def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:
     if count * config.length_beam > longest:
@@ -218,17 +222,23 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     if not config.likeliest_first or every.shape[1] == 1:
         found, count = refined(slice(None), every), None
     else:
-        found, count = _with_likelier(refined(slice(0, 1), every[:, :1]), refined, every[:, 1:], job, config), 1
-    preferred = preference(config, found.scores, found.lengths, rescored=rescoring.rescores(config, job.rescorer))
+        first = refined(slice(0, 1), every[:, :1])
+        found, count = _with_likelier(model, first, refined, every[:, 1:], job, config), 1
+    preferred = preference(config, found.scores, found.lengths, rescored=job.is_read(model, config))
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
 
 def _with_likelier(
-    first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
+    model: BaseModel,
+    first: Refined,
+    refined: Callable[[slice, Array], Refined],
+    live: Array,
+    job: _Job,
+    config: Refinement,
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    to_beat = preference(config, first.scores, first.lengths, rescored=rescoring.rescores(config, job.rescorer))
+    to_beat = preference(config, first.scores, first.lengths, rescored=job.is_read(model, config))
     may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:
@@ -264,15 +274,11 @@ def _refine_rows(
     tokens = drop_repeats(state.proposal, rows.inside) if drops else state.proposal
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
-    if rescoring.rescores(config, job.rescorer):
+    if job.is_read(model, config):
         shown = rescoring.up_to_eos(by_source)
-        block = {"logits_block": config.logits_block}
-        if job.rescorer is not None:
-            log_probs = job.rescorer.token_log_probs(job.source, shown, **block)
-        else:
-            network = model.causal_network(job.params)
-            log_probs = rescoring.token_log_probs(network, model.ids, job.encoded, job.source, shown, **block)
-        log_probs, counted = log_probs.reshape(tokens.shape), (shown != PAD_ID).reshape(tokens.shape)
+        of_job = job.params, job.encoded, job.source, shown, config, job.rescorer
+        log_probs = last_reading.token_log_probs(model, module, *of_job).reshape(tokens.shape)
+        counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)
     return Refined(by_source, scores, rows.lengths, steps_run, state.step, state.trace)

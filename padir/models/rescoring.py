@@ -63,16 +63,8 @@ def token_log_probs(
     def of_block(block: tuple[Array, Array]) -> Array:
         return log_probability(network.logits(block[0]), block[1], ids)
 
-    if logits_block is None or rows.size <= logits_block:
-        log_probs = of_block((hidden, rows))
-    else:
-        log_probs = map_blocks(of_block, (hidden, rows), logits_block)
+    log_probs = map_blocks(of_block, (hidden, rows), logits_block)
     return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
-
-
-def rescores(config: Refinement, rescorer: Rescorer | None) -> bool:
-    """Whether hypotheses are ranked by a causal model."""
-    return config.self_rescoring or rescorer is not None
 
 
 def up_to_eos(tokens: Array) -> Array:

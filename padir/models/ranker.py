@@ -1,0 +1,156 @@
+"""A learnt ranker: how good the model's own hypotheses are, as a small layer reads it off the decoder.
+
+The last step's log-probabilities say how sure the model was of each token. How good the translation is the decoder's
+hidden states tell better, when it reads the finished hypothesis once more. The ranker corrects the log-odds of every
+token by what it sees there. It is trained on the model's own hypotheses of the lengths that it predicts: to expect as
+much of the reference as possible of the one that it puts first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from padir.decoding.ranking import RankByLogProbability
+from padir.decoding.refinement import Refinement, refine
+from padir.decoding.repeats import drop_repeats
+from padir.decoding.sampling import log_probability
+from padir.decoding.shortcuts import map_blocks
+from padir.models.base import Metrics
+from padir.models.decoder_steps import plain_step
+from padir.models.hypothesis_rows import HypothesisRows
+from padir.models.rescoring import up_to_eos
+from padir.nn.layers import Dense
+from padir.nn.length import top_lengths
+from padir.nn.masks import length_mask
+from padir.objectives import losses, overlap
+from padir.types import PAD_ID, Array, PyTree, TokenIds
+
+if TYPE_CHECKING:
+    from padir.models.padir import PadirModel
+
+# The hypotheses of training: of so many lengths each source, as `gin/decode/lengths_5.gin` has them.
+_REFINEMENT = Refinement(num_steps=4)
+_LENGTHS = 5
+_RANK = RankByLogProbability(length_weight=0.1)
+# Scores are differences of nats per token, most of them small; so much sharper is the choice in training.
+_SHARPNESS = 4.0
+# Log-odds of a token that is certain.
+_SUREST = -1e-6
+# Standard deviation of the first corrections, relative to T5's initialisation.
+_FIRST_CORRECTION = 0.1
+
+
+class Ranker(nnx.Module):
+    """Estimates of how likely each token of a finished hypothesis is to be right."""
+
+    def __init__(self, features: int, rngs: nnx.Rngs):
+        dtype = jnp.dtype("float32")
+        self.hidden = Dense(features, features, dtype=dtype, rngs=rngs)
+        self.correction = Dense(features, 1, dtype=dtype, rngs=rngs, scale=_FIRST_CORRECTION)
+        self.odds_scale = nnx.Param(jnp.ones((1,), jnp.float32))
+
+    def __call__(self, hidden: Array, log_probs: Array) -> Array:
+        """Corrects log-probabilities.
+
+        Args:
+          hidden: [N, L, E], decoder embeddings of a pass that reads the hypothesis.
+          log_probs: [N, L] float32, of its tokens in this pass.
+
+        Returns:
+          Corrected ones [N, L] float32, at most 0. No gradient reaches the arguments.
+        """
+        hidden, log_probs = jax.lax.stop_gradient((hidden.astype(jnp.float32), log_probs))
+        sure = jnp.minimum(log_probs, _SUREST)
+        log_odds = sure - jnp.log(-jnp.expm1(sure))
+        normed = hidden * jax.lax.rsqrt(jnp.square(hidden).mean(-1, keepdims=True) + 1e-6)
+        correction = self.correction(nnx.gelu(self.hidden(normed)))[..., 0]
+        return jax.nn.log_sigmoid(self.odds_scale[...] * log_odds + correction)
+
+
+def token_log_probs(
+    module: nnx.Module, ids: TokenIds, encoded: Array, source: Array, tokens: Array, logits_block: int | None = None
+) -> Array:
+    """What a ranker says of each token, in one pass over all hypotheses.
+
+    Args:
+      module: that of a PaDIR model with a ranker.
+      ids: of its vocabulary.
+      encoded: [B, Ls, E], output of its encoder.
+      source: [B, Ls] int32.
+      tokens: [B, K, L] int32, padded with 0.
+      logits_block: as in `Refinement`: of so many positions logits are there at once. None: of all.
+
+    Returns:
+      Corrected log-probabilities [B, K, L] float32; 0 at padding.
+    """
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    network = module.network
+    hidden = network.decode(rows, network.plan(encoded, source, rows)).hidden
+
+    def of_block(block: tuple[Array, Array]) -> Array:
+        hidden, rows = block
+        return module.ranker(hidden, log_probability(network.logits(hidden), rows, ids))
+
+    log_probs = map_blocks(of_block, (hidden, rows), logits_block)
+    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+
+def loss(model: PadirModel, params: PyTree, source: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
+    """What the choice of the ranker is expected to lack of the reference.
+
+    Each source is translated with its likeliest lengths. A softmax of their scores chooses one, and the loss is one
+    less its expected `overlap.ngram_f1` with the target: minimum risk training (Shen et al. 2016, arXiv 1512.02433). Of
+    the parameters only the ranker's get a gradient.
+
+    Args:
+      model: one with a ranker.
+      params: its parameters.
+      source: [B, Ls] int32.
+      targets: [B, Lt] int32. Predicted lengths are clipped to `_LENGTHS` tokens more, and to the model's longest.
+      total: [] float32, how many targets the loss is a mean over.
+
+    Returns:
+      (loss [] float32, metrics: it, the F1 of the hypothesis that the ranker puts first, and of the best one).
+    """
+    # No gradient shall go back through the steps of a loop.
+    params = {**jax.lax.stop_gradient(params), "ranker": params["ranker"]}
+    module = model.module(params)
+    encoded, length_logits = model.encode(params, source)
+    longest = min(model.max_target_length, targets.shape[1] + _LENGTHS)
+    lengths, _ = top_lengths(length_logits, min(_LENGTHS, model.max_target_length), model.max_target_length)
+    length_log_probs = jnp.take_along_axis(jax.nn.log_softmax(length_logits), lengths - 1, axis=1)
+    inside = (targets != PAD_ID).any(-1)
+    tokens = _hypotheses(model, module, encoded, source, jnp.minimum(lengths, longest), inside, longest)
+    tokens = jax.lax.stop_gradient(up_to_eos(tokens))
+    log_probs = token_log_probs(module, model.ids, encoded, source, tokens)
+    scores = _RANK(log_probs, tokens != PAD_ID, jax.lax.stop_gradient(length_log_probs))
+    flat = tokens.reshape(-1, tokens.shape[-1])
+    f1 = overlap.ngram_f1(flat, jnp.repeat(targets, lengths.shape[1], 0)).reshape(lengths.shape)
+    expected = (jax.nn.softmax(_SHARPNESS * scores) * f1).sum(-1)
+    chosen = jnp.take_along_axis(f1, scores.argmax(-1)[:, None], axis=1)[:, 0]
+    rows = inside.astype(jnp.float32)
+    lacking, chosen, best = (losses.weighted_mean(each, rows, total) for each in (1.0 - expected, chosen, f1.max(-1)))
+    return lacking, {"loss/ranker": lacking, "ranker_f1": chosen, "ranker_f1/best": best}
+
+
+def _hypotheses(
+    model: PadirModel, module: nnx.Module, encoded: Array, source: Array, lengths: Array, live: Array, longest: int
+) -> Array:
+    """Refined hypotheses of lengths [B, K] int32 → [B, K, longest] int32.
+
+    One length after the other, so that logits take no more memory than in a stage of training.
+    """
+
+    def of_length(length: Array) -> Array:
+        inside = length_mask(length, longest)
+        start = _REFINEMENT.start(None, length, longest, model.ids)
+        plan = module.network.plan(encoded, source, start)
+        rows = HypothesisRows(start, inside, plan, length[:, None], jnp.zeros((len(length), 1)))
+        step = plain_step(model, module, rows, _REFINEMENT)
+        return drop_repeats(refine(step, start, length, live, _REFINEMENT).proposal, inside)
+
+    return jnp.moveaxis(jax.lax.map(of_length, lengths.T), 0, 1)
