@@ -160,7 +160,8 @@ class _Job:
 
     def is_read(self, model: BaseModel, config: Refinement) -> bool:
         """Whether its finished hypotheses are read once more, to rank them."""
-        return last_reading.is_read(model, config, self.rescorer, self.lengths.shape[1])
+        kept = config.keep_hypotheses or self.lengths.shape[1]
+        return last_reading.is_read(model, config, self.rescorer, kept)
 
 
 def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:

@@ -26,7 +26,7 @@ AR = AutoregressiveModel(IDS, dataclasses.replace(NETWORK, causal=True, position
 # Between them every module there is.
 VARIANTS = {
     "paper": MODEL,
-    "relative": dataclasses.replace(MODEL, relative_length=True, rejecter=True),
+    "relative": dataclasses.replace(MODEL, relative_length=True, rejecter=True, ranker=True),
     "affine": dataclasses.replace(MODEL, length_predictor="affine"),
     "fertility": dataclasses.replace(MODEL, length_predictor="fertility"),
     "oracle": dataclasses.replace(MODEL, length_predictor="oracle"),
