@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from padir.models.padir import PadirModel
 
 # The hypotheses of training: of so many lengths each source, as `gin/decode/lengths_5.gin` has them.
-_REFINEMENT = Refinement(num_steps=4)
+# Blocks of logits would be of rows that lie on several devices.
+_REFINEMENT = Refinement(num_steps=4, logits_block=None)
 _LENGTHS = 5
 _RANK = RankByLogProbability(length_weight=0.1)
 # Scores are differences of nats per token, most of them small; so much sharper is the choice in training.

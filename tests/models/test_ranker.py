@@ -17,7 +17,10 @@ from padir.models.base import LossConfig
 from padir.models.ranker import token_log_probs
 from padir.models.rescoring import Rescorer, up_to_eos
 from padir.objectives.overlap import ngram_f1
+from padir.runs.train_state import create_train_state
+from padir.runtime.sharding import make_mesh, place_batch
 from padir.training.optimizers import OptimizerConfig
+from padir.training.step import make_train_step
 
 MODEL = dataclasses.replace(PADIR, ranker=True, loss=LossConfig(ranker_loss_weight=0.5))
 RANK = RankByLogProbability(length_weight=0.1)
@@ -162,6 +165,20 @@ class TestTraining:
         assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient["ranker"]))
         for name in without:
             assert_close(gradient[name], without[name], 1e-5)
+
+    def test_several_devices_learn_the_same(self, params):
+        optimizer, data = OptimizerConfig(peak_learning_rate=0.1, warmup_steps=2), batch(16, 8, 8)
+        model = dataclasses.replace(MODEL, network=dataclasses.replace(MODEL.network, dropout_rate=0.0))
+        found = []
+        for count in (1, 8):
+            mesh, transform = make_mesh(jax.devices()[:count]), optimizer.build(10)
+            state = create_train_state(model, transform, 3, mesh)
+            step = make_train_step(model, transform, optimizer.schedule(10), 3, mesh)
+            for _ in range(2):
+                state, metrics = step(state, place_batch(data, mesh))
+            found.append((jax.device_get(state.params["ranker"]), float(metrics["loss/ranker"])))
+        assert found[1][1] == pytest.approx(found[0][1], rel=1e-4)
+        assert_close(found[1][0], found[0][0], 1e-3)
 
     def test_it_learns_to_choose(self):
         """The targets are hypotheses that an untrained model thinks little of."""
