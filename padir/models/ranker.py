@@ -8,8 +8,6 @@ much of the reference as possible of the one that it puts first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -19,7 +17,7 @@ from padir.decoding.refinement import Refinement, refine
 from padir.decoding.repeats import drop_repeats
 from padir.decoding.sampling import log_probability
 from padir.decoding.shortcuts import map_blocks
-from padir.models.base import Metrics
+from padir.models.base import BaseModel, Metrics
 from padir.models.decoder_steps import plain_step
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.models.rescoring import up_to_eos
@@ -28,9 +26,6 @@ from padir.nn.length import top_lengths
 from padir.nn.masks import length_mask
 from padir.objectives import losses, overlap
 from padir.types import PAD_ID, Array, PyTree, TokenIds
-
-if TYPE_CHECKING:
-    from padir.models.padir import PadirModel
 
 # The hypotheses of training: of so many lengths each source, as `gin/decode/lengths_5.gin` has them.
 # Blocks of logits would be of rows that lie on several devices.
@@ -100,7 +95,7 @@ def token_log_probs(
     return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
 
 
-def loss(model: PadirModel, params: PyTree, source: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
+def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
     """What the choice of the ranker is expected to lack of the reference.
 
     Each source is translated with its likeliest lengths. A softmax of their scores chooses one, and the loss is one
@@ -108,7 +103,7 @@ def loss(model: PadirModel, params: PyTree, source: Array, targets: Array, total
     the parameters only the ranker's get a gradient.
 
     Args:
-      model: one with a ranker.
+      model: a `PadirModel` with a ranker.
       params: its parameters.
       source: [B, Ls] int32.
       targets: [B, Lt] int32. Predicted lengths are clipped to `_LENGTHS` tokens more, and to the model's longest.
@@ -139,7 +134,7 @@ def loss(model: PadirModel, params: PyTree, source: Array, targets: Array, total
 
 
 def _hypotheses(
-    model: PadirModel, module: nnx.Module, encoded: Array, source: Array, lengths: Array, live: Array, longest: int
+    model: BaseModel, module: nnx.Module, encoded: Array, source: Array, lengths: Array, live: Array, longest: int
 ) -> Array:
     """Refined hypotheses of lengths [B, K] int32 → [B, K, longest] int32.
 
