@@ -1,9 +1,9 @@
 """A learnt ranker: how good the model's own hypotheses are, as a small layer reads it off the decoder.
 
-The last step's log-probabilities say how sure the model was of each token. How good the translation is the decoder's
-hidden states tell better, when it reads the finished hypothesis once more. The ranker corrects the log-odds of every
-token by what it sees there. It is trained on the model's own hypotheses of the lengths that it predicts: to expect as
-much of the reference as possible of the one that it puts first.
+The last step's log-probabilities say how sure the model was of each token. The decoder's hidden states say more about
+how good a hypothesis is, when the decoder reads it once more. The ranker corrects the log-odds of every token by what
+it sees there. It is trained on the model's own hypotheses, of the lengths that the model predicts. The one that it puts
+first shall have as much of the reference as possible.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from padir.nn.masks import length_mask
 from padir.objectives import losses, overlap
 from padir.types import PAD_ID, Array, PyTree, TokenIds
 
-# The hypotheses of training: of so many lengths each source, as `gin/decode/lengths_5.gin` has them.
-# Blocks of logits would be of rows that lie on several devices.
+# What it is trained to choose among, as `gin/decode/lengths_5.gin` has it. Several devices share no block of logits.
 _REFINEMENT = Refinement(num_steps=4, logits_block=None)
 _LENGTHS = 5
 _RANK = RankByLogProbability(length_weight=0.1)
-# Scores are differences of nats per token, most of them small; so much sharper is the choice in training.
+# Scores are nats per token and differ little; in training the choice among them is so much sharper.
 _SHARPNESS = 4.0
-# Log-odds of a token that is certain.
+# The largest log-probability that is told apart: certain tokens would have infinite log-odds.
 _SUREST = -1e-6
 # Standard deviation of the first corrections, relative to T5's initialisation.
 _FIRST_CORRECTION = 0.1
@@ -84,15 +83,21 @@ def token_log_probs(
       Corrected log-probabilities [B, K, L] float32; 0 at padding.
     """
     rows = tokens.reshape(-1, tokens.shape[-1])
+    log_probs = module.ranker(*_read(module, ids, encoded, source, rows, logits_block))
+    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+
+def _read(
+    module: nnx.Module, ids: TokenIds, encoded: Array, source: Array, tokens: Array, logits_block: int | None
+) -> tuple[Array, Array]:
+    """A pass over hypotheses [N, L] int32: decoder embeddings [N, L, E], log-probabilities of the tokens [N, L]."""
     network = module.network
-    hidden = network.decode(rows, network.plan(encoded, source, rows)).hidden
+    hidden = network.decode(tokens, network.plan(encoded, source, tokens)).hidden
 
     def of_block(block: tuple[Array, Array]) -> Array:
-        hidden, rows = block
-        return module.ranker(hidden, log_probability(network.logits(hidden), rows, ids))
+        return log_probability(network.logits(block[0]), block[1], ids)
 
-    log_probs = map_blocks(of_block, (hidden, rows), logits_block)
-    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+    return hidden, map_blocks(of_block, (hidden, tokens), logits_block)
 
 
 def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
@@ -120,12 +125,10 @@ def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total:
     lengths, _ = top_lengths(length_logits, min(_LENGTHS, model.max_target_length), model.max_target_length)
     length_log_probs = jnp.take_along_axis(jax.nn.log_softmax(length_logits), lengths - 1, axis=1)
     inside = (targets != PAD_ID).any(-1)
-    tokens = _hypotheses(model, module, encoded, source, jnp.minimum(lengths, longest), inside, longest)
-    tokens = jax.lax.stop_gradient(up_to_eos(tokens))
-    log_probs = token_log_probs(module, model.ids, encoded, source, tokens)
-    scores = _RANK(log_probs, tokens != PAD_ID, jax.lax.stop_gradient(length_log_probs))
-    flat = tokens.reshape(-1, tokens.shape[-1])
-    f1 = overlap.ngram_f1(flat, jnp.repeat(targets, lengths.shape[1], 0)).reshape(lengths.shape)
+    clipped = jnp.minimum(lengths, longest)
+    tokens, hidden, log_probs = _hypotheses(model, module, encoded, source, clipped, inside, longest)
+    scores = _RANK(module.ranker(hidden, log_probs), tokens != PAD_ID, jax.lax.stop_gradient(length_log_probs))
+    f1 = jax.vmap(overlap.ngram_f1, in_axes=(1, None), out_axes=1)(tokens, targets)
     expected = (jax.nn.softmax(_SHARPNESS * scores) * f1).sum(-1)
     chosen = jnp.take_along_axis(f1, scores.argmax(-1)[:, None], axis=1)[:, 0]
     rows = inside.astype(jnp.float32)
@@ -135,18 +138,24 @@ def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total:
 
 def _hypotheses(
     model: BaseModel, module: nnx.Module, encoded: Array, source: Array, lengths: Array, live: Array, longest: int
-) -> Array:
-    """Refined hypotheses of lengths [B, K] int32 → [B, K, longest] int32.
+) -> tuple[Array, Array, Array]:
+    """Refined hypotheses of lengths [B, K] int32, and what the decoder says of them when it reads them.
 
     One length after the other, so that logits take no more memory than in a stage of training.
+
+    Returns:
+      (tokens [B, K, longest] int32, decoder embeddings [B, K, longest, E], log-probabilities [B, K, longest] float32).
     """
 
-    def of_length(length: Array) -> Array:
+    def of_length(length: Array) -> tuple[Array, Array, Array]:
         inside = length_mask(length, longest)
         start = _REFINEMENT.start(None, length, longest, model.ids)
         plan = module.network.plan(encoded, source, start)
         rows = HypothesisRows(start, inside, plan, length[:, None], jnp.zeros((len(length), 1)))
         step = plain_step(model, module, rows, _REFINEMENT)
-        return drop_repeats(refine(step, start, length, live, _REFINEMENT).proposal, inside)
+        refined = refine(step, start, length, live, _REFINEMENT).proposal
+        tokens = up_to_eos(drop_repeats(refined, inside))
+        return tokens, *_read(module, model.ids, encoded, source, tokens, None)
 
-    return jnp.moveaxis(jax.lax.map(of_length, lengths.T), 0, 1)
+    found = jax.lax.stop_gradient(jax.lax.map(of_length, lengths.T))
+    return jax.tree.map(lambda field: jnp.moveaxis(field, 0, 1), found)
