@@ -48,10 +48,11 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
         "three stages": {"num_stages": 3},
         "half random tokens": {"corruption": dataclasses.replace(plain.corruption, random_probability=0.5)},
         "label smoothing": {"loss": dataclasses.replace(plain.loss, label_smoothing=0.1)},
+        "ranker": {"ranker": True, "freeze": ("encoder", "decoder", "length_predictor")},
     }
     causal = {"causal_stage": True} if name.startswith("joint") else {}
     assert parsed(name, trials) == dataclasses.replace(plain, **changed.get(name, causal))
-    rate = 0.02 if "higher" in name else 0.001 if "lower" in name else 0.01
+    rate = 0.02 if "higher" in name or name == "ranker" else 0.001 if "lower" in name else 0.01
     assert optimizer() == dataclasses.replace(usual, peak_learning_rate=rate)
     data = levers.MORE_SOURCES if "sources" in name else levers.TRANSLATIONS if "translations" in name else levers.TEXT
     assert gin.query_parameter("%DATA_DIR") == str(tmp_path / data)
