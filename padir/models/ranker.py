@@ -127,7 +127,7 @@ def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total:
     inside = (targets != PAD_ID).any(-1)
     clipped = jnp.minimum(lengths, longest)
     tokens, hidden, log_probs = _hypotheses(model, module, encoded, source, clipped, inside, longest)
-    scores = _RANK(module.ranker(hidden, log_probs), tokens != PAD_ID, jax.lax.stop_gradient(length_log_probs))
+    scores = _RANK(module.ranker(hidden, log_probs), tokens != PAD_ID, length_log_probs)
     f1 = jax.vmap(overlap.ngram_f1, in_axes=(1, None), out_axes=1)(tokens, targets)
     expected = (jax.nn.softmax(_SHARPNESS * scores) * f1).sum(-1)
     chosen = jnp.take_along_axis(f1, scores.argmax(-1)[:, None], axis=1)[:, 0]
@@ -157,5 +157,4 @@ def _hypotheses(
         tokens = up_to_eos(drop_repeats(refined, inside))
         return tokens, *_read(module, model.ids, encoded, source, tokens, None)
 
-    found = jax.lax.stop_gradient(jax.lax.map(of_length, lengths.T))
-    return jax.tree.map(lambda field: jnp.moveaxis(field, 0, 1), found)
+    return jax.tree.map(lambda field: jnp.moveaxis(field, 0, 1), jax.lax.map(of_length, lengths.T))

@@ -82,9 +82,11 @@ def check(model: BaseModel, config: Refinement, *, by_another: bool) -> None:
       by_another: whether another model rescores.
 
     Raises:
-      PadirError: another model rescores although the release has none, or beside the model itself; or the model shall
-        rescore itself, but has no causal mode.
+      PadirError: another model rescores, or a ranker ranks, although the release has none; another model rescores
+        beside the model itself; or the model shall rescore itself, but has no causal mode.
     """
+    if model.ranker and config.ranker and config.t5x_compat:
+        raise PadirError("Refinement.ranker: the release has none; set it to False, or Refinement.t5x_compat")
     if by_another and config.t5x_compat:
         raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     if by_another and config.self_rescoring:
