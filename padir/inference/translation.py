@@ -17,7 +17,8 @@ class Translation:
 
     Attributes:
       text: the best hypothesis, detokenised.
-      score: the score by which it was ranked: its log-probability in nats, divided by length^alpha.
+      score: what it was ranked by: its log-probability in nats, divided by length^alpha; that of the last step, or what
+        a rescorer or ranker says.
       steps_run: the number of decoder passes until it stopped changing. An autoregressive model does one per token.
       predicted_length: the number of target tokens, EOS included.
       hypotheses: all hypotheses as (text, score), best first.
