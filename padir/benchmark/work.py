@@ -59,7 +59,7 @@ def decode_cost(
         causal = model.causal_mode.network
         once += flops.plan(causal, rows, source, target, prepared=True)
         once += flops.decoder_pass(causal, kept, target, **shape)
-    elif last_reading.is_read(model, decode, None, kept // rows):
+    if last_reading.by_ranker(model, decode, kept // rows):
         once += flops.decoder_pass(network, kept, target, **shape)
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
 

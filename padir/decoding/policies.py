@@ -162,6 +162,8 @@ def check_order(config: Any) -> None:
 
 def check_shortcuts(config: Any) -> None:
     """Refuses impossible counts, and shortcuts beside options of a `Refinement` that need what they leave out."""
+    if not 0.0 <= config.ranker_share <= 1.0:
+        raise PadirError(f"Refinement.ranker_share: {config.ranker_share} is not between 0 and 1")
     if config.likeliest_first:
         _check_likeliest_first(config)
     if config.compact_rows:

@@ -84,12 +84,12 @@ class Refinement:
       compact_rows: on one device, in batches of 16 sources or more, continue with half of the rows whenever half of the
         sources are finished. Translations are the same up to rounding. Each halving compiles another decoder.
       logits_block: on one device, compute the logits of so many positions at a time where only the likeliest token, or
-        a rescorer's log-probability, is needed. Translations are the same up to rounding, and memory for logits does
-        not grow with the batch. None computes the logits of all positions at once; several devices always do, and
-        self-conditioning does in its steps.
+        a rescorer's log-probability, is needed. Translations are the same up to rounding, for memory that does not grow
+        with the batch. None: of all positions at once, as always on several devices and with self-conditioning.
       self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), a step reads what the last one
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
-      ranker: if the model has one (`PadirModel.ranker`), it reads several hypotheses once more for `rank` to see.
+      ranker_share: if the model has a ranker (`PadirModel.ranker`), it reads several hypotheses once more for `rank`.
+        Where another model or the causal mode reads them, too, the ranker has this share in a mean. 0: no ranker.
       self_rescoring: `rank` sees the log-probabilities that the model's own causal mode (`PadirModel.causal_stage`)
         gives the finished tokens, in one more pass, instead of those of the last step.
       target_buckets: padded target lengths, ascending. The smallest that holds the longest predicted length is used.
@@ -125,7 +125,7 @@ class Refinement:
     compact_rows: bool = False
     logits_block: int | None = 512
     self_conditioning: bool = True
-    ranker: bool = True
+    ranker_share: float = 0.2
     self_rescoring: bool = False
     target_buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     return_trace: bool = False

@@ -158,10 +158,13 @@ class _Job:
     rescorer: Rescorer | None
     constraint: Automaton | None
 
+    def hypotheses(self, config: Refinement) -> int:
+        """How many finished ones each source has."""
+        return config.keep_hypotheses or self.lengths.shape[1]
+
     def is_read(self, model: BaseModel, config: Refinement) -> bool:
         """Whether its finished hypotheses are read once more, to rank them."""
-        kept = config.keep_hypotheses or self.lengths.shape[1]
-        return last_reading.is_read(model, config, self.rescorer, kept)
+        return last_reading.is_read(model, config, self.rescorer, self.hypotheses(config))
 
 
 def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:
@@ -277,7 +280,7 @@ def _refine_rows(
     log_probs, counted = state.log_probs, rows.inside
     if job.is_read(model, config):
         shown = rescoring.up_to_eos(by_source)
-        of_job = job.params, job.encoded, job.source, shown, config, job.rescorer
+        of_job = job.params, job.encoded, job.source, shown, config, job.rescorer, job.hypotheses(config)
         log_probs = last_reading.token_log_probs(model, module, *of_job).reshape(tokens.shape)
         counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
@@ -330,12 +333,7 @@ _FEWEST_SOURCES = 8
 
 
 def _go_on(
-    model: BaseModel,
-    module: nnx.Module,
-    job: _Job,
-    config: Refinement,
-    state: RefinementState,
-    rows: HypothesisRows,
+    model: BaseModel, module: nnx.Module, job: _Job, config: Refinement, state: RefinementState, rows: HypothesisRows
 ) -> RefinementState:
     """The steps from `state` on; with `config.compact_rows` of ever fewer rows."""
     sources, hypotheses = rows.lengths.shape

@@ -85,8 +85,8 @@ def check(model: BaseModel, config: Refinement, *, by_another: bool) -> None:
       PadirError: another model rescores, or a ranker ranks, although the release has none; another model rescores
         beside the model itself; or the model shall rescore itself, but has no causal mode.
     """
-    if model.ranker and config.ranker and config.t5x_compat:
-        raise PadirError("Refinement.ranker: the release has none; set it to False, or Refinement.t5x_compat")
+    if model.ranker and config.ranker_share > 0 and config.t5x_compat:
+        raise PadirError("Refinement.ranker_share: the release has no ranker; set it to 0")
     if by_another and config.t5x_compat:
         raise PadirError("rescorer: the release has none; set Refinement.t5x_compat to False")
     if by_another and config.self_rescoring:

@@ -14,6 +14,7 @@ from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
 from padir.models.base import LossConfig
+from padir.models.causal_mode import causal_params
 from padir.models.ranker import token_log_probs
 from padir.models.rescoring import Rescorer, up_to_eos
 from padir.objectives.overlap import ngram_f1
@@ -44,9 +45,9 @@ def decode(model, params, config, source, **options):
     return jax.jit(lambda params: model.decode(params, source, KEY, config, **options))(params)
 
 
-def scored(params, source, tokens):
+def scored(params, source, tokens, model=MODEL):
     """What the ranker says of hypotheses [B, K, L], one at a time: sums and numbers of tokens, [B, K]."""
-    module, (encoded, _) = MODEL.module(params), MODEL.encode(params, source)
+    module, (encoded, _) = model.module(params), model.encode(params, source)
     sums = np.zeros(tokens.shape[:2])
     for row, of_source in enumerate(np.asarray(tokens)):
         for at, hypothesis in enumerate(of_source):
@@ -57,6 +58,12 @@ def scored(params, source, tokens):
             of_tokens = jnp.take_along_axis(log_probs, alone[..., None], axis=-1)[..., 0]
             sums[row, at] = module.ranker(hidden, of_tokens).sum()
     return sums, (np.asarray(tokens) > 0).sum(-1)
+
+
+def of_lengths(params, source, found, model=MODEL):
+    """What the lengths add to the scores."""
+    log_probs = jax.nn.log_softmax(model.encode(params, source)[1])
+    return 0.1 * np.take_along_axis(np.asarray(log_probs), found.predicted_lengths - 1, 1)
 
 
 class TestOutput:
@@ -100,30 +107,47 @@ class TestDecoding:
         source = rows(6, 7)
         found, before = decode(MODEL, params, FIVE, source), decode(PADIR, plain, FIVE, source)
         sums, lengths = scored(params, source, up_to_eos(found.tokens))
-        _, length_logits = MODEL.encode(params, source)
-        of_lengths = np.take_along_axis(np.asarray(jax.nn.log_softmax(length_logits)), found.predicted_lengths - 1, 1)
-        np.testing.assert_allclose(found.scores, sums / lengths + 0.1 * of_lengths, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.scores, sums / lengths + of_lengths(params, source, found), 1e-4, 1e-5)
         assert (np.diff(found.scores) <= 1e-6).all()
         # The same hypotheses in another order.
         for one, other in zip(np.asarray(found.tokens), np.asarray(before.tokens), strict=True):
             assert sorted(map(tuple, one)) == sorted(map(tuple, other))
         assert (np.asarray(found.tokens)[:, 0] != np.asarray(before.tokens)[:, 0]).any()
 
-    @pytest.mark.parametrize("config", [Refinement(4), dataclasses.replace(FIVE, ranker=False)])
+    @pytest.mark.parametrize("config", [Refinement(4), dataclasses.replace(FIVE, ranker_share=0.0)])
     def test_one_hypothesis_needs_none_and_it_can_be_left_out(self, params, plain, config):
         source = rows(4, 7)
         found, before = decode(MODEL, params, config, source), decode(PADIR, plain, config, source)
         assert jax.tree.all(jax.tree.map(np.array_equal, found, before))
 
-    def test_a_rescorer_goes_first(self, params, plain):
-        source, rescorer = rows(4, 7), Rescorer(AR, sharpen(AR.init(1)))
-        found = decode(MODEL, params, FIVE, source, rescorer=rescorer)
-        assert_close(found, decode(PADIR, plain, FIVE, source, rescorer=rescorer), 1e-6)
+    @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+    @pytest.mark.parametrize("by_itself", [False, True], ids=["a rescorer", "the causal mode"])
+    def test_another_reading_has_the_rest_of_its_share(self, params, share, by_itself):
+        source, config = rows(4, 7), dataclasses.replace(FIVE, ranker_share=share, self_rescoring=by_itself)
+        model, teacher = dataclasses.replace(MODEL, causal_stage=by_itself), Rescorer(AR, sharpen(AR.init(1)))
+        params = {**sharpen(model.init(0)), "ranker": params["ranker"]}
+        found = decode(model, params, config, source, **({} if by_itself else {"rescorer": teacher}))
+        tokens = up_to_eos(found.tokens)
+        by_ranker, lengths = scored(params, source, tokens, model)
+        other = Rescorer(model.causal_mode, causal_params(params)) if by_itself else teacher
+        by_other = np.asarray(other.token_log_probs(source, tokens)).sum(-1)
+        expected = ((1 - share) * by_other + share * by_ranker) / lengths + of_lengths(params, source, found, model)
+        np.testing.assert_allclose(found.scores, expected, 1e-4, 1e-5)
 
-    def test_the_best_is_the_same_likeliest_first(self, params):
+    def test_a_rescorer_alone_reads_one_hypothesis(self, params, plain):
+        source, rescorer = rows(4, 7), Rescorer(AR, sharpen(AR.init(1)))
+        found, before = (
+            decode(model, of, Refinement(4), source, rescorer=rescorer)
+            for model, of in ((MODEL, params), (PADIR, plain))
+        )
+        assert jax.tree.all(jax.tree.map(np.array_equal, found, before))
+
+    @pytest.mark.parametrize("rescorer", [None, Rescorer(AR, sharpen(AR.init(1)))], ids=["alone", "with a rescorer"])
+    def test_the_best_is_the_same_likeliest_first(self, params, rescorer):
         source, config = rows(12, 9, seed=3), dataclasses.replace(FIVE, rank=RankByLogProbability(length_weight=0.5))
-        every = decode(MODEL, params, config, source)
-        first = decode(MODEL, params, dataclasses.replace(config, likeliest_first=True), source)
+        every = decode(MODEL, params, config, source, rescorer=rescorer)
+        first = dataclasses.replace(config, likeliest_first=True)
+        first = decode(MODEL, params, first, source, rescorer=rescorer)
         np.testing.assert_array_equal(first.tokens[:, 0], every.tokens[:, 0])
         np.testing.assert_allclose(first.scores[:, 0], every.scores[:, 0], rtol=1e-4)
 
@@ -135,6 +159,12 @@ class TestDecoding:
         }
         assert costs[1][0] == costs[1][1]
         assert costs[5][0] < costs[5][1] < 1.3 * costs[5][0]
+        joint, by_itself = dataclasses.replace(MODEL, causal_stage=True), dataclasses.replace(FIVE, self_rescoring=True)
+        with_causal, without_ranker = (
+            decode_cost(joint, config, hypotheses=5, **shape).flops
+            for config in (by_itself, dataclasses.replace(by_itself, ranker_share=0.0))
+        )
+        assert with_causal - without_ranker == costs[5][1] - costs[5][0]
 
 
 class TestTraining:
@@ -225,6 +255,15 @@ def test_what_cannot_be_is_refused(model, options, message):
 
 def test_the_release_has_none(params):
     config = dataclasses.replace(FIVE, rank=RankByLogProbability(), t5x_compat=True)
-    with pytest.raises(PadirError, match="Refinement.ranker: the release has none; set it to False"):
+    with pytest.raises(PadirError, match="Refinement.ranker_share: the release has no ranker; set it to 0"):
         MODEL.decode(params, rows(2, 7), KEY, config)
-    assert MODEL.decode(params, rows(2, 7), KEY, dataclasses.replace(config, ranker=False)).tokens.shape[:2] == (2, 5)
+    assert MODEL.decode(params, rows(2, 7), KEY, dataclasses.replace(config, ranker_share=0.0)).tokens.shape[:2] == (
+        2,
+        5,
+    )
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_is_between_0_and_1(share):
+    with pytest.raises(PadirError, match=f"Refinement.ranker_share: {share} is not between 0 and 1"):
+        Refinement(ranker_share=share)
