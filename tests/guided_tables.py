@@ -124,13 +124,15 @@ def prompts_in_cache(rows):
 
 
 def noise_of(key, sample, draws):
-    """A row's random numbers by draw: uniform [draws], gumbel [draws, V], gumbel_all [draws, V + 1]."""
+    """A row's random numbers by draw, uniform in [0, 1): [draws]."""
     keys = jax.vmap(lambda draw: jax.random.fold_in(jax.random.fold_in(key, sample), draw))(jnp.arange(draws))
-    return {
-        "uniform": np.asarray(jax.vmap(jax.random.uniform)(keys)),
-        "gumbel": np.asarray(jax.vmap(lambda key: jax.random.gumbel(key, (VOCAB,)))(keys)),
-        "gumbel_all": np.asarray(jax.vmap(lambda key: jax.random.gumbel(key, (VOCAB + 1,)))(keys)),
-    }
+    return np.asarray(jax.vmap(jax.random.uniform)(keys))
+
+
+def drawn(log_weights, number):
+    """The index at which the running sum of weights passes a share of their sum."""
+    sums = np.cumsum(np.exp(np.asarray(log_weights, np.float64) - np.max(log_weights)))
+    return int(np.searchsorted(sums, number * sums[-1], side="right"))
 
 
 def texts(found):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from padir.decoding.sampling import argmax, logsumexp, noise
+from padir.decoding.sampling import draw, logsumexp
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -45,7 +45,6 @@ class AnnealedSampling:
         """
         logits = logits.astype(jnp.float32)
         temperature = self.temperature + (self.final_temperature - self.temperature) * progress
-        # Multiplied, not divided, so that a temperature of 0 takes the likeliest.
-        token = argmax(logits + temperature * noise(keys, logits.shape))
+        token = draw(logits, keys, temperature)
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
         return token, chosen - logsumexp(logits)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from padir import rng
 from padir.decoding.leaves import with_leaves
 from padir.errors import PadirError
 from padir.nn import reductions
@@ -280,8 +281,7 @@ class Sampling:
             warm, ids = top_k(warm, min(int(self.top_k), warm.shape[-1]))
         elif self.top_p is not None:
             warm = _nucleus(warm, self.top_p)
-        # The largest of logits plus Gumbel noise is a draw from their softmax.
-        token = argmax(warm + noise(keys, warm.shape))
+        token = draw(warm, keys)
         if ids is not None:
             token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
@@ -299,14 +299,63 @@ def _nucleus(logits: Array, top_p: float | Array) -> Array:
     return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-def noise(keys: Array, shape: tuple[int, ...]) -> Array:
-    """Gumbel noise for logits of a `shape`, each row's by its own key: keys [rows], or [] for a shape of one axis."""
-    return gumbel(keys, shape) if len(shape) == 1 else jax.vmap(lambda key: gumbel(key, shape[1:]))(keys)
+def draw(logits: Array, keys: Array, temperature: float | Array = 1.0) -> Array:
+    """A draw from the softmax of each row of logits at a temperature, by inversion of its distribution function.
+
+    A draw takes one random number: the noise that Gumbel's trick adds to every logit costs more than a decoder pass
+    where the vocabulary is large, on TPUs most of all. The token is that in which the running sum of the probabilities
+    passes the number. Sums of groups come first, so that no long row is summed up in order.
+
+    Args:
+      logits: [rows, ..., V] float32; -inf is never drawn unless all are -inf.
+      keys: as `Sampling` takes them.
+      temperature: [] float32; 0 takes the first of the likeliest.
+
+    Returns:
+      Tokens [rows, ...] int32.
+    """
+    size, shape = logits.shape[-1], logits.shape[:-1]
+    # The lowest logit first: at a temperature near 0 only the largest have any weight.
+    warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / jnp.maximum(temperature, _COLDEST)
+    weights = jnp.exp(_in_groups(warm))
+    of_group = weights.sum(axis=-1)
+    below = jnp.cumsum(of_group, axis=-1)
+    number = jnp.where(temperature > 0, uniform(keys, shape), 0.0).reshape(-1) * below[:, -1]
+    group = _first_beyond(below, number, of_group > 0)[:, None]
+    rest = number - (jnp.take_along_axis(below, group, axis=1) - jnp.take_along_axis(of_group, group, axis=1))[:, 0]
+    within = jnp.take_along_axis(weights, group[..., None], axis=1)[:, 0]
+    token = group[:, 0] * _GROUP + _first_beyond(jnp.cumsum(within, axis=-1), rest, within > 0)
+    return jnp.minimum(token, size - 1).reshape(shape)
 
 
-def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
-    """Gumbel noise whose values at an index do not depend on the sizes of any axis but the last."""
-    if len(shape) == 1:
-        return jax.random.gumbel(key, shape)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0]))
-    return jax.vmap(lambda each: gumbel(each, shape[1:]))(keys)
+# Below it a temperature counts as 0: logits that are divided by it must stay finite or become -inf.
+_COLDEST = 1e-30
+
+
+def _first_beyond(sums: Array, numbers: Array, possible: Array) -> Array:
+    """The first possible index at which sums exceed a number, the last possible one if none does.
+
+    Sums are rounded, so that they may pass the number at an index of weight 0, or not at all.
+
+    Args:
+      sums: [N, n] float32, running sums.
+      numbers: [N] float32.
+      possible: [N, n] bool. Where nothing is, the index is 0.
+
+    Returns:
+      Indices [N] int32.
+    """
+    count = sums.shape[1]
+    indices = jnp.arange(count, dtype=jnp.int32)
+    first = jnp.where(possible & (sums > numbers[:, None]), indices, count).min(axis=1)
+    return jnp.minimum(first, jnp.where(possible, indices, 0).max(axis=1))
+
+
+def uniform(keys: Array, shape: tuple[int, ...]) -> Array:
+    """Numbers in [0, 1) for the indices of a shape, each row's by its own key: keys [rows], or [] for the shape ().
+
+    The number at an index is the same whatever the sizes of the axes.
+    """
+    for size in shape[1:]:
+        keys = rng.numbered(keys.reshape(-1), size)
+    return jax.vmap(jax.random.uniform)(keys.reshape(-1)).reshape(shape) if shape else jax.random.uniform(keys)

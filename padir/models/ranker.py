@@ -2,16 +2,20 @@
 
 The last step's log-probabilities say how sure the model was of each token. The decoder's hidden states say more about
 how good a hypothesis is, when the decoder reads it once more. The ranker corrects the log-odds of every token by what
-it sees there. It is trained on the model's own hypotheses, of the lengths that the model predicts. The one that it puts
-first shall have as much of the reference as possible.
+it sees there. It is trained on the model's own hypotheses, greedy and drawn, of the lengths that the model predicts.
+The one that it puts first shall have as much of the reference as possible.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from padir import rng
+from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement, refine
 from padir.decoding.repeats import drop_repeats
@@ -27,8 +31,10 @@ from padir.nn.masks import length_mask
 from padir.objectives import losses, overlap
 from padir.types import PAD_ID, Array, PyTree, TokenIds
 
-# What it is trained to choose among, as `gin/decode/lengths_5.gin` has it. Several devices share no block of logits.
-_REFINEMENT = Refinement(num_steps=4, logits_block=None)
+# What it is trained to choose among: five lengths as `gin/decode/lengths_5.gin` has them, and a draw of each, as
+# `gin/decode/lengths_5_draws_4.gin` has four. Several devices share no block of logits.
+_GREEDY = Refinement(num_steps=4, logits_block=None)
+_DRAWN = dataclasses.replace(_GREEDY, sampling=AnnealedSampling(0.4, 0.0))
 _LENGTHS = 5
 _RANK = RankByLogProbability(length_weight=0.1)
 # Scores are nats per token and differ little; in training the choice among them is so much sharper.
@@ -103,9 +109,10 @@ def _read(
 def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
     """What the choice of the ranker is expected to lack of the reference.
 
-    Each source is translated with its likeliest lengths. A softmax of their scores chooses one, and the loss is one
-    less its expected `overlap.ngram_f1` with the target: minimum risk training (Shen et al. 2016, arXiv 1512.02433). Of
-    the parameters only the ranker's get a gradient.
+    Each source is translated with its likeliest lengths, by greedy steps and by drawing. A softmax of the hypotheses'
+    scores chooses one, and the loss is one less its expected `overlap.ngram_f1` with the target: minimum risk training
+    (Shen et al. 2016, arXiv 1512.02433). Of the parameters only the ranker's get a gradient. What is drawn depends on
+    the source and the parameters alone.
 
     Args:
       model: a `PadirModel` with a ranker.
@@ -126,7 +133,9 @@ def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total:
     length_log_probs = jnp.take_along_axis(jax.nn.log_softmax(length_logits), lengths - 1, axis=1)
     inside = (targets != PAD_ID).any(-1)
     clipped = jnp.minimum(lengths, longest)
-    tokens, hidden, log_probs = _hypotheses(model, module, encoded, source, clipped, inside, longest)
+    ways = [hypotheses(model, module, encoded, source, clipped, inside, longest, how) for how in (_GREEDY, _DRAWN)]
+    tokens, hidden, log_probs = jax.tree.map(lambda *of_ways: jnp.concatenate(of_ways, axis=1), *ways)
+    length_log_probs = jnp.tile(length_log_probs, len(ways))
     scores = _RANK(module.ranker(hidden, log_probs), tokens != PAD_ID, length_log_probs)
     f1 = jax.vmap(overlap.ngram_f1, in_axes=(1, None), out_axes=1)(tokens, targets)
     expected = (jax.nn.softmax(_SHARPNESS * scores) * f1).sum(-1)
@@ -136,25 +145,46 @@ def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total:
     return lacking, {"loss/ranker": lacking, "ranker_f1": chosen, "ranker_f1/best": best}
 
 
-def _hypotheses(
-    model: BaseModel, module: nnx.Module, encoded: Array, source: Array, lengths: Array, live: Array, longest: int
+def hypotheses(
+    model: BaseModel,
+    module: nnx.Module,
+    encoded: Array,
+    source: Array,
+    lengths: Array,
+    live: Array,
+    longest: int,
+    config: Refinement,
 ) -> tuple[Array, Array, Array]:
-    """Refined hypotheses of lengths [B, K] int32, and what the decoder says of them when it reads them.
+    """Refined hypotheses, and what the decoder says of them when it reads them.
 
     One length after the other, so that logits take no more memory than in a stage of training.
+
+    Args:
+      model: a `PadirModel`.
+      module: its modules, with parameters.
+      encoded: [B, Ls, E], output of its encoder.
+      source: [B, Ls] int32.
+      lengths: [B, K] int32, at most `longest`.
+      live: [B] bool, False for sources that only pad the batch.
+      longest: of the arrays that are returned.
+      config: how they are refined.
 
     Returns:
       (tokens [B, K, longest] int32, decoder embeddings [B, K, longest, E], log-probabilities [B, K, longest] float32).
     """
 
-    def of_length(length: Array) -> tuple[Array, Array, Array]:
+    keys = rng.of_sources(jax.random.key(0), source)
+
+    def of_length(numbered: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+        number, length = numbered
         inside = length_mask(length, longest)
-        start = _REFINEMENT.start(None, length, longest, model.ids)
+        start = config.start(None, length, longest, model.ids)
         plan = module.network.plan(encoded, source, start)
         rows = HypothesisRows(start, inside, plan, length[:, None], jnp.zeros((len(length), 1)))
-        step = plain_step(model, module, rows, _REFINEMENT)
-        refined = refine(step, start, length, live, _REFINEMENT).proposal
+        step = plain_step(model, module, rows, config)
+        refined = refine(step, start, length, live, config, keys=rng.folded(keys, number)).proposal
         tokens = up_to_eos(drop_repeats(refined, inside))
         return tokens, *_read(module, model.ids, encoded, source, tokens, None)
 
-    return jax.tree.map(lambda field: jnp.moveaxis(field, 0, 1), jax.lax.map(of_length, lengths.T))
+    by_length = jax.lax.map(of_length, (jnp.arange(lengths.shape[1]), lengths.T))
+    return jax.tree.map(lambda field: jnp.moveaxis(field, 0, 1), by_length)

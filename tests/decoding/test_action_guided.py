@@ -13,6 +13,7 @@ from tests.guided_tables import (
     VOCAB,
     agrees,
     children_of,
+    drawn,
     frequencies,
     judge_of,
     leaf_of,
@@ -57,13 +58,13 @@ def plain(sampler, tables, prompt, limit, noise):
             weights = log_probs if sampler.bound else log_probs + np.log(children)
         if weights.max() == -np.inf:
             return tokens, True, count
-        token = int((weights + noise["gumbel"][draws]).argmax())
+        token = drawn(weights, noise[draws])
         draws += 1
         count["queries"] += 1
         if sampler.bound:
             draws += 1
             count["verifier_calls"] += 1
-            if not noise["uniform"][draws - 1] * sampler.bound < children[token]:
+            if not noise[draws - 1] * sampler.bound < children[token]:
                 count["backtracks"] += 1
                 count["erased"] += 1
                 trials += 1

@@ -5,7 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.decoding.sampling import Sampling, argmax, forbid_reserved, greedy, log_probabilities, logsumexp, take, top_k
+from padir.decoding.annealing import AnnealedSampling
+from padir.decoding.sampling import (
+    Sampling,
+    argmax,
+    draw,
+    forbid_reserved,
+    greedy,
+    log_probabilities,
+    logsumexp,
+    take,
+    top_k,
+    uniform,
+)
 from padir.errors import PadirError
 from padir.types import TokenIds
 
@@ -125,6 +137,65 @@ def frequencies(sampling, odds=ODDS):
     logits = jnp.broadcast_to(jnp.log(jnp.asarray(odds)), (1, DRAWS, len(odds)))
     tokens, _ = jax.jit(sampling)(logits, KEY[None])
     return np.bincount(np.asarray(tokens)[0], minlength=len(odds)) / DRAWS
+
+
+class TestDraw:
+    """Of long rows, whose sums are taken in groups."""
+
+    @pytest.mark.parametrize("size", [1280, 1100, 3])
+    @pytest.mark.parametrize("rows", [1, 40])
+    def test_it_is_where_the_running_sum_passes_a_number(self, rows, size):
+        random = np.random.default_rng(rows)
+        logits = random.normal(size=(rows, 3, size)).astype(np.float32) * 3 - 50
+        logits[random.random(logits.shape) < 0.3] = -np.inf
+        logits[0, 0, : size // 2] = -np.inf
+        logits[..., -1] = -50
+        keys = jax.random.split(KEY, rows)
+        tokens = np.asarray(jax.jit(draw)(jnp.asarray(logits), keys))
+        assert tokens.dtype == np.int32
+        weights = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+        sums = np.cumsum(weights, -1) / weights.sum(-1, keepdims=True)
+        number = np.asarray(uniform(keys, logits.shape[:-1]), np.float64)
+        reached = np.take_along_axis(sums, tokens[..., None], -1)[..., 0]
+        before = reached - np.take_along_axis(weights, tokens[..., None], -1)[..., 0] / weights.sum(-1)
+        assert (reached > number - 2e-6).all() and (before < number + 2e-6).all()
+
+    def test_what_is_forbidden_is_never_drawn(self):
+        """However the sums are rounded: of tokens that are alternately possible."""
+        logits = jnp.where(jnp.arange(2000) % 2 == 0, -jnp.inf, jax.random.normal(KEY, (300, 100, 2000)) - 1e3)
+        tokens = jax.jit(draw)(logits, jax.random.split(KEY, 300))
+        assert (np.asarray(tokens) % 2 == 1).all()
+
+    def test_frequencies_are_probabilities(self):
+        """χ², of groups of tokens."""
+        logits = jax.random.normal(jax.random.key(1), (1000,)) * 2
+        tokens = jax.jit(draw)(jnp.broadcast_to(logits, (1, 50_000, 1000)), KEY[None])[0]
+        expected = np.asarray(jax.nn.softmax(logits)).reshape(100, 10).sum(1) * 50_000
+        counts = np.bincount(np.asarray(tokens), minlength=1000).reshape(100, 10).sum(1)
+        distance = ((counts - expected) ** 2 / expected).sum()
+        assert distance < 99 + 4 * np.sqrt(2 * 99)
+
+    def test_at_temperature_0_it_is_the_first_of_the_likeliest(self):
+        logits = jnp.asarray(np.random.default_rng(0).integers(0, 4, (8, 5, 700)), jnp.float32)
+        keys = jax.random.split(KEY, 8)
+        of_no_heat = jax.jit(draw)(logits, keys, jnp.zeros(()))
+        np.testing.assert_array_equal(of_no_heat, logits.argmax(-1))
+        last, log_probs = AnnealedSampling(1.0, 0.0)(logits, keys, jnp.ones(()))
+        np.testing.assert_array_equal(last, logits.argmax(-1))
+        np.testing.assert_allclose(log_probs, greedy(logits)[1], rtol=1e-5)
+        first = AnnealedSampling(0.5, 0.0)(logits, keys, jnp.zeros(()))[0]
+        np.testing.assert_array_equal(first, Sampling(0.5)(logits, keys)[0])
+
+    def test_where_nothing_is_possible_it_is_the_first_id(self):
+        tokens = draw(jnp.full((2, 300), -jnp.inf).at[0].set(jnp.nan), jax.random.split(KEY, 2))
+        assert tokens.tolist() == [0, 0]
+
+    def test_numbers_depend_on_no_size(self):
+        keys = jax.random.split(KEY, 3)
+        numbers = uniform(keys, (3, 4, 5))
+        np.testing.assert_array_equal(uniform(keys[1:], (2, 6, 7))[:, :4, :5], numbers[1:])
+        assert len(np.unique(numbers)) == 60 and (numbers >= 0).all() and (numbers < 1).all()
+        assert uniform(keys[0], ()) == jax.random.uniform(keys[0])
 
 
 class TestSampling:
