@@ -2,9 +2,9 @@
 
     python benchmarks/levers.py --data=../shared/data/tatoeba_de_en --work=runs/levers_de_en --output=FILE.json
 
-The models are the pretrained ones, German to English. The corpus is prepared, and the teacher translates it greedily.
-For levers with more sources, the pretrained model of the other direction translates the English side by sampling, and
-the teacher translates what it wrote, too.
+The models are the pretrained ones, German to English or with `--direction=en_de` English to German. The corpus is
+prepared, and the teacher translates it greedily. For levers with more sources, the pretrained model of the other
+direction translates the targets by sampling, and the teacher translates what it wrote, too.
 Each lever starts with the parameters of the student, or of the teacher, and trains. How many updates fit into the
 seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with one
 length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
@@ -41,8 +41,6 @@ from padir.metrics.randomization import approximate_randomization
 from padir.metrics.writers import read_metrics
 from padir.runs.directory import METRICS_FOLDER
 
-PRETRAINED = ROOT.parent / "pretrained"
-MODELS = {"student": PRETRAINED / "tatoeba_de_en_padir", "teacher": PRETRAINED / "tatoeba_de_en_ar"}
 BEFORE = "as it was"
 # How the teacher translates: beam search over the whole corpus would take most of an hour.
 _DISTIL = ("--gin_file=decode/ar_greedy.gin", "--compute_type=auto", "--with_originals")
@@ -53,11 +51,19 @@ _BACK = (
     "--gin_file=decode/ar_greedy.gin",
     "--gin.Autoregressive.sampling=@Sampling()",
     "--gin.Sampling.temperature=0.7",
-    f"--run_dir={PRETRAINED / 'tatoeba_en_de_ar'}",
     "--compute_type=auto",
     "--batch_size=64",
 )
-_FILES = ("runs/tatoeba_de_en_padir.gin", "runs/preset_further.gin")
+# What the students are, by the direction of translation. The one to German is a joint model.
+_FILES = {
+    "de_en": ("runs/tatoeba_de_en_padir.gin",),
+    "en_de": (
+        "runs/tatoeba_de_en_padir.gin",
+        "runs/preset_cpu.gin",
+        "runs/tatoeba_en_de.gin",
+        "models/joint.gin",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,9 @@ class Lever:
       data: what it learns from: `TEXT`; `TRANSLATIONS`, that is, those of the teacher, too; `MORE_SOURCES`, that is,
         also back-translated sources with their text and the teacher's translations.
       bindings: what is set differently, by gin's names.
-      joint: whether it gets a causal mode.
+      joint: whether it gets a causal mode, if it has none.
       files: gin files that are added.
-      start: the model of `MODELS` with whose parameters it starts.
+      start: 'student' or 'teacher', with whose parameters it starts.
     """
 
     data: str = TEXT
@@ -102,11 +108,20 @@ LEVERS = {
 }
 
 
+KINDS = {"student": "padir", "teacher": "ar"}
+
+
+def pretrained(direction: str, kind: str) -> Path:
+    """The folder of the pretrained model of a direction, 'de_en' or 'en_de', and a kind, 'padir' or 'ar'."""
+    return ROOT.parent / "pretrained" / f"tatoeba_{direction}_{kind}"
+
+
 class Trials:
     """The work folder, in which students go on."""
 
-    def __init__(self, work: Path, corpus: str, seconds: float):
-        self._work, self._corpus, self.seconds = work, corpus, seconds
+    def __init__(self, work: Path, corpus: str, seconds: float, direction: str = "de_en"):
+        self._work, self._corpus, self.seconds, self._direction = work, corpus, seconds, direction
+        self._models = {role: pretrained(direction, kind) for role, kind in KINDS.items()}
         self._folder = work / folder_of(seconds)
         self._folder.mkdir(parents=True, exist_ok=True)
 
@@ -119,25 +134,27 @@ class Trials:
             self._padir("prepare", *self.arguments(Lever(), folder, folder))
         else:
             texts = self.data() if name == TRANSLATIONS else self._more_texts()
-            of = f"--data_dir={texts}", f"--run_dir={MODELS['teacher']}"
+            of = f"--data_dir={texts}", f"--run_dir={self._models['teacher']}"
             self._padir("distill", *_DISTIL, *of, f"--output_dir={folder}")
         return folder
 
     def _more_texts(self) -> Path:
-        """The folder of the prepared set of the text and of its English side with back-translated sources."""
+        """The folder of the prepared set of the text and of its targets with back-translated sources."""
         corpus, folder = self._work / "more_sources", self._work / "more_texts"
-        sources, targets = (_lines(Path(self._corpus) / f"train.{language}.gz") for language in ("de", "en"))
+        languages = self._direction.split("_")
+        sources, targets = (lines_of(Path(self._corpus) / f"train.{language}.gz") for language in languages)
         corpus.mkdir(exist_ok=True)
-        distinct, written = list(dict.fromkeys(targets)), corpus / "written.de"
-        write_text(corpus / "distinct.en", "\n".join(distinct) + "\n")
+        distinct, written = list(dict.fromkeys(targets)), corpus / "written.txt"
+        write_text(corpus / "distinct.txt", "\n".join(distinct) + "\n")
         if not written.exists():
-            self._padir("translate", *_BACK, f"--inputs={corpus / 'distinct.en'}", f"--output={written}")
+            back = f"--run_dir={pretrained('_'.join(reversed(languages)), KINDS['teacher'])}"
+            self._padir("translate", *_BACK, back, f"--inputs={corpus / 'distinct.txt'}", f"--output={written}")
         known = set(zip(sources, targets, strict=True))
-        for source, target in zip(_lines(written), distinct, strict=True):
+        for source, target in zip(lines_of(written), distinct, strict=True):
             if source and (source, target) not in known:
                 sources.append(source)
                 targets.append(target)
-        for language, lines in (("de", sources), ("en", targets)):
+        for language, lines in zip(languages, (sources, targets), strict=True):
             (corpus / f"train.{language}.gz").write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
             shutil.copy(Path(self._corpus) / f"valid.{language}.gz", corpus)
         # The same pieces as those of the pretrained models.
@@ -149,7 +166,8 @@ class Trials:
     def arguments(self, lever: Lever, data: Path, run: Path, corpus: str | None = None) -> list[str]:
         """Arguments of `padir train`, but for the number of updates and the start."""
         distilled = lever.data != TEXT
-        files = [*_FILES, *["models/joint.gin"] * lever.joint, *["runs/distilled.gin"] * distilled, *lever.files]
+        files = [*_FILES[self._direction], "runs/preset_further.gin", *["models/joint.gin"] * lever.joint]
+        files += [*["runs/distilled.gin"] * distilled, *lever.files]
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
         bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]
@@ -193,7 +211,11 @@ class Trials:
             every = max(updates // 20, 1)
             cadence = {"log": every, "evaluate": updates, "checkpoint": every, "keep": 1}
             options = [f"--gin.Cadence.{key}={value}" for key, value in cadence.items()]
-            options += [warm_up(updates), f"--num_steps={updates}", f"--initialize_from={MODELS[LEVERS[name].start]}"]
+            options += [
+                warm_up(updates),
+                f"--num_steps={updates}",
+                f"--initialize_from={self._models[LEVERS[name].start]}",
+            ]
             self._padir("train", *self.training(name), *options)
             seconds = seconds_of_updates(read_metrics(run / METRICS_FOLDER / "metrics.jsonl"))
             write_text(self._made(name), json.dumps({"updates": updates, "seconds": seconds} | run_facts()) + "\n")
@@ -211,14 +233,14 @@ class Trials:
         # Each compiled program takes memory maps, of which a process may have only so many.
         jax.clear_caches()
         before = name == BEFORE
-        run = MODELS["student"] if before else self.run(name)
+        run = self._models["student"] if before else self.run(name)
         folder = self._work if before else self._folder
-        chosen = ways(not before and LEVERS[name].joint)
+        chosen = ways(is_joint(BEFORE if before else name, self._direction))
         return {way: self._evaluated(folder, f"{name}, {way}", run, system) for way, system in chosen.items()}
 
     def teacher(self) -> dict[str, Any]:
         """What `padir evaluate` says of the teacher's beam search, with its outputs."""
-        return self._evaluated(self._work, "teacher", MODELS["teacher"], systems([TEACHER])[REFERENCE])
+        return self._evaluated(self._work, "teacher", self._models["teacher"], systems([TEACHER])[REFERENCE])
 
     def _evaluated(self, folder: Path, name: str, run: Path, system: System) -> dict[str, Any]:
         path = folder / f"{file_name(name)}.json"
@@ -227,7 +249,7 @@ class Trials:
                 "evaluate",
                 f"--gin_file={system.decode_file}",
                 *(f"--gin.{binding}" for binding in system.bindings),
-                *([f"--{system.helper}={MODELS['teacher']}"] if system.helper else []),
+                *([f"--{system.helper}={self._models['teacher']}"] if system.helper else []),
                 f"--run_dir={run}",
                 f"--data_dir={self.data()}",
                 f"--output_dir={folder}",
@@ -237,6 +259,11 @@ class Trials:
             )
         outputs = path.with_suffix(".txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
         return json.loads(path.read_text(encoding="utf-8")) | {"outputs": outputs}
+
+
+def is_joint(name: str, direction: str) -> bool:
+    """Whether a student has a causal mode: `BEFORE`, or after a lever."""
+    return "models/joint.gin" in _FILES[direction] or (name != BEFORE and LEVERS[name].joint)
 
 
 def ways(joint: bool) -> dict[str, System]:
@@ -251,7 +278,8 @@ def ways(joint: bool) -> dict[str, System]:
     return chosen | ({"ranked by itself": found[f"{main}{BY_ITSELF}"]} if joint else {})
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file, which may be compressed."""
     return [text for _, text in read_lines(path)]
 
 
@@ -289,13 +317,14 @@ def compared(
     result: dict[str, Any] = {}
     for way, row in rows.items():
         result[way] = {key: row[key] for key in _KEPT}
-        result[way]["from_teacher"] = _difference(row["outputs"], teacher["outputs"], references)
+        result[way]["from_teacher"] = difference(row["outputs"], teacher["outputs"], references)
         earlier = before.get(way, before["five lengths"])
-        result[way]["from_before"] = _difference(row["outputs"], earlier["outputs"], references)
+        result[way]["from_before"] = difference(row["outputs"], earlier["outputs"], references)
     return result
 
 
-def _difference(outputs: Sequence[str], others: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+def difference(outputs: Sequence[str], others: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """What BLEU outputs are ahead of others: `difference`, and p-values by `bootstrap` and `randomization`."""
     counts = count_sentences(outputs, references), count_sentences(others, references)
     bootstrap = paired_bootstrap(outputs, others, references, counts=counts)["bleu"].to_dict()
     randomization = approximate_randomization(*counts)
@@ -311,6 +340,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of data sets and runs")
     parser.add_argument("--data", required=True, help="folder with {train,valid}.{de,en}.gz")
+    parser.add_argument("--direction", choices=sorted(_FILES), default="de_en", help="of translation")
     parser.add_argument("--seconds", type=float, default=150.0, help="of updates of each student")
     parser.add_argument("--levers", default=";".join(LEVERS), help="those to measure, separated by ';'")
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
@@ -320,7 +350,7 @@ def main() -> int:
         parser.error(f"--levers: unknown {unknown[0]!r}; choose from {'; '.join(LEVERS)}")
     if options.seconds <= 0:
         parser.error(f"--seconds: {options.seconds} is not above 0")
-    trials = Trials(options.work, options.data, options.seconds)
+    trials = Trials(options.work, options.data, options.seconds, options.direction)
     text = PreparedSet.open(trials.data())
     updates = trials.updates(names)
     teacher, before = trials.teacher(), trials.scores(BEFORE)
@@ -332,6 +362,7 @@ def main() -> int:
     references = [example.target_text for example in examples]
     result = {
         "facts": run_facts(),
+        "direction": options.direction,
         "budget_seconds": options.seconds,
         "sentences": len(examples),
         "pairs": {

@@ -55,8 +55,10 @@ def main() -> int:
         parser.error(f"--lever: {options.result} has no {options.lever!r}; choose from {'; '.join(result['made'])}")
     data = PreparedSet.open(options.work / levers.TEXT)
     run = options.work / levers.folder_of(result["budget_seconds"]) / levers.file_name(options.lever)
-    found, history = of_lever(options.lever, result)
-    ship(options.output, "joint" if LEVERS[options.lever].joint else "padir", run, found, data, history)
+    start = levers.pretrained(result["direction"], levers.KINDS[LEVERS[options.lever].start])
+    found, history = of_lever(options.lever, result, (start / "README.md").read_text(encoding="utf-8"))
+    joint = levers.is_joint(options.lever, result["direction"])
+    ship(options.output, "joint" if joint else "padir", run, found, data, history)
     return 0
 
 
@@ -80,14 +82,17 @@ class History:
       start: a sentence about the parameters that it started with, or ''.
       checkpoint: its key in `kept_as` of the result.
       chosen: a sentence about the checkpoint.
+      earlier: how the model was trained that it started with, from its card; '' if the card need not say.
     """
 
     targets: str
     start: str
     checkpoint: str
     chosen: str
+    earlier: str = ""
 
 
+_TRAINING, _LIMITS = "## Training", "## Limits"
 _TRANSLATIONS = "the translations of the AR model beside this one"
 
 
@@ -102,12 +107,19 @@ def usual(model: str) -> History:
     return History(_TRANSLATIONS if recipe.distilled else "the text itself", start, checkpoint, chosen)
 
 
-def of_lever(name: str, result: dict[str, Any]) -> tuple[dict[str, Any], History]:
-    """(a result as of quality.py, history) of a student that went on, from the result of levers.py."""
+def of_lever(name: str, result: dict[str, Any], card_of_start: str) -> tuple[dict[str, Any], History]:
+    """(a result as of quality.py, history) of a student that went on, from the result of levers.py.
+
+    Args:
+      name: of the lever.
+      result: of `levers.py`.
+      card_of_start: the card of the model that it started with.
+    """
     lever, made, rows = LEVERS[name], result["made"][name], result["students"][name]
-    model = "joint" if lever.joint else "padir"
+    joint = levers.is_joint(name, result["direction"])
+    model = "joint" if joint else "padir"
     systems_of = {main_system(model): rows["five lengths"]}
-    systems_of |= {f"{main_system(model)}{BY_ITSELF}": rows["ranked by itself"]} if lever.joint else {}
+    systems_of |= {f"{main_system(model)}{BY_ITSELF}": rows["ranked by itself"]} if joint else {}
     found = {
         "facts": result["facts"],
         "train_pairs": result["pairs"]["text"],
@@ -116,13 +128,16 @@ def of_lever(name: str, result: dict[str, Any]) -> tuple[dict[str, Any], History
     }
     of = {"student": "the model of this name", "teacher": "the AR model beside it"}[lever.start]
     start = f"It started with the parameters\n  of {of} at that commit."
+    if "runs/ranker.gin" in lever.files:
+        start += "\n  Only its ranker was trained here, which chooses among several translations of a sentence."
+    earlier = card_of_start.partition(_TRAINING)[2].partition(_LIMITS)[0].strip()
     targets = {
         levers.TEXT: "the text itself",
         levers.TRANSLATIONS: f"the text itself, and {_TRANSLATIONS}",
         levers.MORE_SOURCES: f"the text itself, and {_TRANSLATIONS}.\n  Further sources are back-translations by the "
         "AR model of the other direction",
     }[lever.data]
-    return found, History(targets, start, "last", "It is the last checkpoint.")
+    return found, History(targets, start, "last", "It is the last checkpoint.", earlier)
 
 
 def _checkpoint(model: str) -> str:
@@ -169,6 +184,7 @@ def card(
     """
     recipe, main, made = MODELS[model], scores[main_system(model)], result["models"][model]
     start = f" {history.start}" if history.start else ""
+    earlier = f"\n### The model that it started with\n\n{history.earlier}\n" if history.earlier else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
     on_cpu = "{cpu_count} cores of {cpu}".format_map(result["facts"])
@@ -194,15 +210,15 @@ Decoding {default} by default. The figures below are those of `--gin_file=decode
 
 sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {history.chosen}
 
-## Training
+{_TRAINING}
 
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
   [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR.
   The targets are {history.targets}.{start}
 * {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {hardware}.
 * Command: `python {made["command"]}`, at commit {made["commit"]}.
-
-## Limits
+{earlier}
+{_LIMITS}
 
 It knows short sentences about everyday things. Names, numbers, long sentences and specialist words are often wrong.
 It may leave out or invent content without any sign, and repeats the biases of its data. Do not rely on it where a wrong

@@ -28,6 +28,7 @@ from padir.compilation import report
 from padir.compilation.hlo import analyse
 from padir.compilation.programs import Decode, Update, compiled
 from padir.compilation.topologies import named
+from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.guided import Guided
@@ -66,15 +67,18 @@ DECODES: dict[str, DecodeConfig] = {
     "AR greedy": Autoregressive(**ROOM),
     "AR beam 5": BeamSearch(beam_size=5, num_hypotheses=1, **ROOM),
 }
-# One of `SHORTCUTS` that is of a model with a ranker.
-RANKED = "PaDIR 4 x 5, with a ranker"
+# The end of the names of those of `SHORTCUTS` that are of a model with a ranker.
+RANKED = ", with a ranker"
 # What makes decoding cheaper elsewhere, and what a disentangled context costs: (decode, compute type, layers of encoder
 # and decoder, steps outside the loop).
 SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     "PaDIR 4 x 1, int8": (refinement(1), "int8", (6, 6), 0),
     "PaDIR 4 x 5, int8": (refinement(5), "int8", (6, 6), 0),
     "PaDIR 4 x 5, ranked by itself": (replace(refinement(5), self_rescoring=True), None, (6, 6), 0),
-    RANKED: (refinement(5), None, (6, 6), 0),
+    f"PaDIR 4 x 5{RANKED}": (refinement(5), None, (6, 6), 0),
+    f"PaDIR 4 x 5 x 4 draws{RANKED}": (
+        *(replace(refinement(5), parallel_starts=4, sampling=AnnealedSampling(0.4, 0.0)), None, (6, 6), 0),
+    ),
     "AR greedy, int8": (Autoregressive(**ROOM), "int8", (6, 6), 0),
     "PaDIR 9-3, 4 x 1": (refinement(1), None, (9, 3), 0),
     "PaDIR 12-1, 4 x 1": (refinement(1), None, (12, 1), 0),
@@ -143,7 +147,7 @@ def shortcut(topology: str, name: str) -> dict[str, Any]:
     decode, compute_type, layers, outside = SHORTCUTS[name]
     steps = decode.num_steps if isinstance(decode, Refinement) else LENGTH
     model = decoding_model(decode, layers)
-    if name == RANKED:
+    if name.endswith(RANKED):
         model = replace(model, ranker=True)
     found = compiled(lambda: Decode(model, decode, 1, LENGTH, 1, compute_type).lower(named(topology)))
     if isinstance(decode, Refinement) and decode.active_positions:

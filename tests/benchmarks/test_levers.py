@@ -16,7 +16,7 @@ from padir.types import TokenIds
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import levers
 import quality_speed
-from levers import BEFORE, LEVERS, MODELS
+from levers import BEFORE, LEVERS, pretrained
 
 PLAIN = "more of the same"
 
@@ -61,12 +61,18 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
     assert (LEVERS[name].start == "teacher") == name.endswith("from the teacher")
 
 
-def test_they_go_on_with_the_shape_of_the_pretrained_models(trials):
-    student, teacher = padir.load(MODELS["student"]).model, padir.load(MODELS["teacher"]).model
+@pytest.mark.parametrize("direction", ["de_en", "en_de"])
+def test_they_go_on_with_the_shape_of_the_pretrained_models(trials, tmp_path, direction):
+    student, teacher = (padir.load(pretrained(direction, kind)).model for kind in ("padir", "ar"))
+    if direction == "en_de":
+        trials = levers.Trials(tmp_path, "corpus", 60.0, direction)
     for name in LEVERS:
         model = parsed(name, trials)
         assert dataclasses.replace(model.network, dropout_rate=student.network.dropout_rate) == student.network, name
         assert model.relative_length == student.relative_length
+        assert model.causal_stage == (LEVERS[name].joint or student.causal_stage)
+        assert levers.is_joint(name, direction) == model.causal_stage
+        assert levers.is_joint(BEFORE, direction) == student.causal_stage
         for field in ("embed_dim", "mlp_dim", "num_heads", "num_encoder_layers", "num_decoder_layers"):
             assert getattr(model.network, field) == getattr(teacher.network, field), (name, field)
 
@@ -138,7 +144,7 @@ def test_what_is_done_is_not_done_again(trials, tmp_path, monkeypatch):
     for _ in range(2):
         assert trials.trained("joint", 20) == tmp_path / "for_60_seconds" / "joint"
     assert [arguments[0] for arguments in asked] == ["train"]
-    assert f"--initialize_from={MODELS['student']}" in asked[0] and "--num_steps=20" in asked[0]
+    assert f"--initialize_from={pretrained('de_en', 'padir')}" in asked[0] and "--num_steps=20" in asked[0]
     made = trials.made("joint")
     assert (made["updates"], made["seconds"]) == (20, 10.0) and "commit" in made
     for way in levers.ways(False):
@@ -167,9 +173,10 @@ def test_more_sources_are_written_to_the_text_and_then_translated(tmp_path, monk
     def run_padir(arguments):
         asked.append(arguments)
         if arguments[0] == "translate":
-            assert (work / "more_sources" / "distinct.en").read_text() == "dog\ncat\nmouse\n"
+            assert f"--run_dir={pretrained('en_de', 'ar')}" in arguments
+            assert (work / "more_sources" / "distinct.txt").read_text() == "dog\ncat\nmouse\n"
             # Known; new; rejected.
-            (work / "more_sources" / "written.de").write_text("Hund\nKätzchen\n\n")
+            (work / "more_sources" / "written.txt").write_text("Hund\nKätzchen\n\n")
         return 0
 
     monkeypatch.setattr(levers, "run_padir", run_padir)

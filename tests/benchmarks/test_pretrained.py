@@ -111,13 +111,15 @@ def test_the_card_of_a_student_that_went_on():
     scores = {each: measured | {"parameters": 7, "sentences": 9} for each in pretrained.shown("joint")}
     result = {
         "facts": RESULT["facts"],
+        "direction": "de_en",
         "pairs": {"text": 431, "text_and_translations": 800},
         "made": {name: MADE | {"updates": 1980, "seconds": 600.0, "device": "cpu"}},
         "students": {
             name: {"five lengths": {"bleu": 46.25, "chrf": 62.0}, "ranked by itself": {"bleu": 47, "chrf": 64}}
         },
     }
-    found, history = pretrained.of_lever(name, result)
+    before = "# A card\n\n## Training\n\n* Data: some.\n* Command: one.\n\n## Limits\n\nMany.\n"
+    found, history = pretrained.of_lever(name, result, before)
     card = pretrained.card("tatoeba_de_en_padir", "joint", found, scores, "de", "en", history)
     for said in (
         "| before rounding to int8, in float32 | 46.25 | 62.00 |",
@@ -127,17 +129,24 @@ def test_the_card_of_a_student_that_went_on():
         "of the model of this name at that commit.",
         "It is the last checkpoint.",
         "1,980 updates in 10 minutes on 2 cores of a CPU.",
+        "\n\n### The model that it started with\n\n* Data: some.\n* Command: one.\n\n## Limits\n\nIt knows",
     ):
         assert said in card, said
     _, history = pretrained.of_lever(
         "more of the same",
         result | {"made": {"more of the same": MADE}, "students": {"more of the same": result["students"][name]}},
+        before,
     )
     assert history.targets == "the text itself"
     more = "joint, more sources, lower learning rate"
     of_more = {"made": {more: MADE}, "students": {more: result["students"][name]}}
-    _, history = pretrained.of_lever(more, result | of_more)
+    _, history = pretrained.of_lever(more, result | of_more, before)
     assert history.targets.endswith("Further sources are back-translations by the AR model of the other direction")
+    assert "ranker" not in history.start
+    of_ranker = {"direction": "en_de", "made": {"ranker": MADE}, "students": {"ranker": result["students"][name]}}
+    found, history = pretrained.of_lever("ranker", result | of_ranker, before)
+    assert "Only its ranker was trained here" in history.start
+    assert set(found["systems"]) == set(pretrained.shown("joint"))
 
 
 def test_a_lever_that_was_not_measured_is_named(tmp_path, monkeypatch, capsys):
