@@ -91,6 +91,7 @@ class Asked:
             target=self.target_width(batch),
             steps=self.steps[batch],
             hypotheses=self.system.hypotheses,
+            rescorer=self.system.rescorer,
         )
 
     def source_width(self, batch: Batch) -> int:
@@ -266,6 +267,7 @@ def describe_systems(
             "decode": repr(it.system.decode),
             "run_dir": system.run_dir,
             "verify_with": system.verify_with,
+            "rescore_with": system.rescore_with,
             "parameters": it.system.model.parameter_count(),
             "dtype": it.system.model.network.dtype,
             "compute_type": it.system.decoder.compute_type,

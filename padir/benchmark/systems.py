@@ -19,6 +19,7 @@ from padir.inference.decoder import Decoder
 from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig, Model, decoding_model, default_decode
+from padir.models.rescoring import Rescorer
 from padir.nn.fastest_type import AUTO
 from padir.nn.flops import Cost
 from padir.nn.weights import check_compute_type
@@ -34,6 +35,7 @@ class System:
       run_dir: a trained model, as `padir.load` opens it.
       model: makes a model of given token ids, whose weights then are random, in place of `run_dir`.
       verify_with: an autoregressive model, as `padir.load` opens it, that verifies the drafts of `run_dir`.
+      rescore_with: likewise, that ranks the hypotheses of `run_dir`.
       decode: how it decodes; the model's default if None.
       compute_type: 'bfloat16', 'int8' or 'auto' to round the factors of products with weights; see `padir.load`.
       quality: JSON of `padir evaluate` of the same decode, for the picture of quality against latency.
@@ -42,6 +44,7 @@ class System:
     name: str | None = None
     run_dir: str | None = None
     verify_with: str | None = None
+    rescore_with: str | None = None
     model: Callable[[TokenIds], Model] | None = None
     decode: DecodeConfig | None = None
     compute_type: str | None = None
@@ -52,6 +55,8 @@ class System:
             raise PadirError(f"System.run_dir: system {self.name!r} needs either run_dir or model")
         if (self.verify_with is not None or isinstance(self.decode, Verified)) and self.run_dir is None:
             raise PadirError(f"System.verify_with: verified decoding in system {self.name!r} needs a trained run_dir")
+        if self.rescore_with is not None and self.run_dir is None:
+            raise PadirError(f"System.rescore_with: rescoring in system {self.name!r} needs a trained run_dir")
         if self.name is None:
             if self.model is None:
                 raise PadirError(f"System.name: give the system of {self.run_dir} a name")
@@ -119,6 +124,12 @@ class Opened:
         return isinstance(self.model, AutoregressiveModel)
 
     @property
+    def rescorer(self) -> Model | None:
+        """The other model that ranks its hypotheses."""
+        helper = self.decoder.helper
+        return helper.model if isinstance(helper, Rescorer) else None
+
+    @property
     def hypotheses(self) -> int:
         """Decoder rows per source."""
         return rows_per_source(self.decode)
@@ -136,9 +147,7 @@ class Opened:
 
 
 def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened]:
-    """Opens systems by name; those of one `run_dir` and `verify_with`, or of equal untrained models, share a decoder.
-
-    Those of different compute types do not.
+    """Opens systems by name; those of equal models with equal helpers and compute types share a decoder.
 
     Args:
       systems: at least one.
@@ -151,11 +160,11 @@ def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened
         raise PadirError("systems: name at least one")
     if len({system.name for system in systems}) < len(systems):
         raise PadirError("systems: two have the same name")
-    decoders: dict[tuple[str | Model, str | None, str | None], Decoder] = {}
+    decoders: dict[tuple[str | Model, str | None, str | None, str | None], Decoder] = {}
     opened = {}
     for system in systems:
         model = None if system.model is None else system.model(TokenIds(num_pieces))
-        key = (model or system.run_dir, system.verify_with, system.compute_type)
+        key = (model or system.run_dir, system.verify_with, system.rescore_with, system.compute_type)
         if key not in decoders:
             decoders[key] = _opened(system, model)
         try:
@@ -169,4 +178,5 @@ def open_systems(systems: Sequence[System], num_pieces: int) -> dict[str, Opened
 def _opened(system: System, model: Model | None) -> Decoder:
     if model is not None:
         return Decoder(model, jax.jit(model.init)(0), compute_type=system.compute_type)
-    return load(system.run_dir, verify_with=system.verify_with, compute_type=system.compute_type)
+    helpers = {"verify_with": system.verify_with, "rescore_with": system.rescore_with}
+    return load(system.run_dir, **helpers, compute_type=system.compute_type)

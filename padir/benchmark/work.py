@@ -12,7 +12,15 @@ from padir.nn import flops
 
 
 def decode_cost(
-    model: Model, decode: DecodeConfig, *, rows: int, source: int, target: int, steps: int, hypotheses: int
+    model: Model,
+    decode: DecodeConfig,
+    *,
+    rows: int,
+    source: int,
+    target: int,
+    steps: int,
+    hypotheses: int,
+    rescorer: Model | None = None,
 ) -> flops.Cost:
     """Returns the work of decoding a batch, padding included.
 
@@ -27,6 +35,7 @@ def decode_cost(
       target: tokens that targets are padded to; for an autoregressive model the room of its cache.
       steps: decoder passes.
       hypotheses: decoder rows per source.
+      rescorer: another model that ranks them.
     """
     network, count = model.network, rows * hypotheses
     once = flops.encode(network, rows, source + model.source_prefix)
@@ -55,10 +64,12 @@ def decode_cost(
         first += (steps - 2) * flops.conditioning(network, kept * target)
     whole = min(steps, shortcuts.WHOLE_STEPS)
     some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
-    if decode.self_rescoring:
-        causal = model.causal_mode.network
-        once += flops.plan(causal, rows, source, target, prepared=True)
-        once += flops.decoder_pass(causal, kept, target, **shape)
+    if rescorer is not None:
+        once += flops.encode(rescorer.network, rows, source + rescorer.source_prefix)
+    reading = model.causal_mode if decode.self_rescoring else rescorer
+    if reading is not None:
+        once += flops.plan(reading.network, rows, source, target, prepared=True)
+        once += flops.decoder_pass(reading.network, kept, target, **shape)
     if last_reading.by_ranker(model, decode, kept // rows):
         once += flops.decoder_pass(network, kept, target, **shape)
     return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)

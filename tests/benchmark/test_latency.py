@@ -10,7 +10,7 @@ from padir.benchmark.latency import Asked, ask, batched, latency, latency_table,
 from padir.benchmark.roofline import phases_of, roofline, roofline_table
 from padir.benchmark.systems import System, open_systems
 from padir.benchmark.throughput import throughput
-from padir.benchmark.work import verified_cost
+from padir.benchmark.work import decode_cost, verified_cost
 from padir.benchmark.workloads import FixedLengths, PreparedText, Request, SourceText
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
@@ -162,6 +162,9 @@ def test_batches_have_their_size():
     assert asked["2 steps"].steps[batch] == 2
 
 
+TWO = Refinement(num_steps=1, num_hypotheses=2, **NEVER)
+
+
 @pytest.fixture(scope="module")
 def trained(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
@@ -172,6 +175,8 @@ def trained(tiny, tmp_path_factory):
             "1 step", str(tiny.padir), decode=Refinement(num_steps=1, **NEVER), quality=str(folder / "quality.json")
         ),
         System("verified", str(tiny.padir), str(tiny.ar), decode=Verified(target_buckets=(32,))),
+        System("2 lengths", str(tiny.padir), decode=TWO),
+        System("rescored", str(tiny.padir), rescore_with=str(tiny.ar), decode=TWO),
     ]
     workload = PreparedText(str(tiny.data), num_requests=3)
     path = folder / "latency.json"
@@ -207,6 +212,21 @@ def test_verified_systems_tell_their_rounds(trained, tiny):
     # A pass of the drafter for every round, and none for tokens behind the longest draft.
     assert found["steps_per_batch"] <= 2 * found["rounds_per_batch"]
     assert found["gflops"] > result["systems"]["1 step"]["gflops"]
+
+
+def test_a_rescorers_work_counts(trained, tiny):
+    """It encodes the source, and reads both hypotheses in one pass."""
+    plain, rescored = (trained[1]["systems"][name] for name in ("2 lengths", "rescored"))
+    assert (plain["rescore_with"], rescored["rescore_with"]) == (None, str(tiny.ar))
+    more = rescored["gflops"] - plain["gflops"]
+    assert 0.3 * plain["gflops"] < more < plain["gflops"]
+    padir, ar, shape = padir_model(IDS), ar_model(IDS), {"rows": 3, "source": 5, "target": 7}
+    both, alone = (
+        decode_cost(padir, TWO, steps=1, hypotheses=2, rescorer=helper, **shape).flops for helper in (ar, None)
+    )
+    reading = flops.encode(ar.network, 3, 5) + flops.plan(ar.network, 3, 5, 7, prepared=True)
+    reading += flops.decoder_pass(ar.network, 6, 7, keys=7, source=5, sources=3)
+    assert both - alone == reading.flops
 
 
 def test_work_of_verified_decoding():
@@ -261,6 +281,8 @@ def test_systems_that_cannot_be_measured(tiny, tmp_path):
         PadirError, match="System.verify_with: verified decoding in system None needs a trained run_dir"
     ):
         System(model=padir_model, decode=Verified())
+    with pytest.raises(PadirError, match="System.rescore_with: rescoring in system 'r' needs a trained run_dir"):
+        System("r", model=padir_model, rescore_with="runs/ar")
 
 
 def test_throughput(tmp_path, capsys):
