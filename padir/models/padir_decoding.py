@@ -296,7 +296,7 @@ def _first_step(
     state: RefinementState,
     rows: HypothesisRows,
 ) -> tuple[RefinementState, HypothesisRows]:
-    """Runs the first step, which starts that are alike share, and makes the others smaller: fewer rows, fewer logits."""
+    """Runs the first step, which starts that are alike share; then fewer hypotheses go on, or with fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
     alike = starting_step if starts_alike(config) else plain_step
