@@ -55,9 +55,9 @@ def main() -> int:
         parser.error(f"--lever: {options.result} has no {options.lever!r}; choose from {'; '.join(result['made'])}")
     data = PreparedSet.open(options.work / levers.TEXT)
     run = options.work / levers.folder_of(result["budget_seconds"]) / levers.file_name(options.lever)
-    start = levers.pretrained(result["direction"], levers.KINDS[LEVERS[options.lever].start])
+    start = levers.pretrained(result.get("direction", "de_en"), levers.KINDS[LEVERS[options.lever].start])
     found, history = of_lever(options.lever, result, (start / "README.md").read_text(encoding="utf-8"))
-    joint = levers.is_joint(options.lever, result["direction"])
+    joint = levers.is_joint(options.lever, result.get("direction", "de_en"))
     ship(options.output, "joint" if joint else "padir", run, found, data, history)
     return 0
 
@@ -116,7 +116,7 @@ def of_lever(name: str, result: dict[str, Any], card_of_start: str) -> tuple[dic
       card_of_start: the card of the model that it started with.
     """
     lever, made, rows = LEVERS[name], result["made"][name], result["students"][name]
-    joint = levers.is_joint(name, result["direction"])
+    joint = levers.is_joint(name, result.get("direction", "de_en"))
     model = "joint" if joint else "padir"
     systems_of = {main_system(model): rows["five lengths"]}
     systems_of |= {f"{main_system(model)}{BY_ITSELF}": rows["ranked by itself"]} if joint else {}
