@@ -5,11 +5,11 @@
 The models are the pretrained ones, German to English or with `--direction=en_de` English to German. The corpus is
 prepared, and the teacher translates it greedily. For levers with more sources, the pretrained model of the other
 direction translates the targets by sampling, and the teacher translates what it wrote, too.
-Each lever starts with the parameters of the student, or of the teacher, and trains. How many updates fit into the
-seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with one
-length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
-BLEU is compared with that of the student as it was, and of the teacher's beam search. What was done is kept in the work
-folder, and the same command goes on where it was interrupted.
+Each lever starts with the parameters of the student, or of the teacher, and trains; a ranker that the student has stays
+only with the lever of this name. How many updates fit into the seconds is measured before, all levers in turns. Then it
+translates the validation split with four steps: with one length, with five, with five that the teacher ranks, and with
+five that it ranks itself if it has a causal mode. Its BLEU is compared with that of the student as it was, and of the
+teacher's beam search. What was done is kept in the work folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
