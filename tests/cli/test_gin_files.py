@@ -197,6 +197,12 @@ def test_a_decode_file_is_what_its_name_says(name):
         "lengths_5_ranked": lambda: Refinement(
             num_hypotheses=5, rank=RankByLogProbability(length_weight=0.1), likeliest_first=True, self_rescoring=True
         ),
+        "lengths_5_draws": lambda: Refinement(
+            num_hypotheses=5,
+            parallel_starts=int(number),
+            sampling=AnnealedSampling(0.4, 0.0),
+            rank=RankByLogProbability(length_weight=0.1),
+        ),
         "ar_greedy": Autoregressive,
         "ar_beam": lambda: BeamSearch(beam_size=int(number), num_hypotheses=1),
         "ar_backtrack_4": lambda: Guided(sampler=Backtracking(quota=4, stride=int(number))),
@@ -276,10 +282,12 @@ def test_the_benchmark_of_verified_decoding():
 
 def test_the_benchmark_of_pretrained_models():
     config.parse(["bench/pretrained.gin"], ["SOURCES='text.de'"])
-    ar, beam, one, four, five, verified = benchmarked()
-    assert {ar.run_dir, beam.run_dir, verified.verify_with} == {"tatoeba_de_en_ar"}
-    assert {system.run_dir for system in (one, four, five, verified)} == {"tatoeba_de_en_padir"}
+    ar, beam, one, four, five, twenty, verified = benchmarked()
+    assert {ar.run_dir, beam.run_dir, twenty.rescore_with, verified.verify_with} == {"tatoeba_de_en_ar"}
+    assert {system.run_dir for system in (one, four, five, twenty, verified)} == {"tatoeba_de_en_padir"}
     assert five.decode == dataclasses.replace(four.decode, num_hypotheses=5)
+    drawn = {"parallel_starts": 4, "sampling": AnnealedSampling(0.4, 0.0)}
+    assert twenty.decode == dataclasses.replace(five.decode, **drawn)
     reference = gin_config.query_parameter("benchmark_latency.workload")
     assert reference.scoped_configurable_fn() == SourceText("text.de", "tatoeba_de_en_ar")
 

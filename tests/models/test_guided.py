@@ -103,7 +103,7 @@ def test_lists_of_their_own_for_every_source():
     lists = [[[3 + row, EOS_ID], [8, 3 + row, EOS_ID]] for row in range(4)]
     judge = Judge(listed(lists).repeated(2))
     many = 100_000
-    walk = ValueGuided(children="proposal", floor=0.0, max_trials=many)
+    walk = ValueGuided(children="proposal", floor=0.0, max_trials=many, max_moves=many)
     for sampler in (LocallyConstrained(), TokenwiseRejection(max_trials=many), walk):
         found = decode(SOURCE, Guided(sampler=sampler, num_samples=2), judge)
         assert not found.failed.any()
