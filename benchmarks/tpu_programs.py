@@ -77,7 +77,7 @@ SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     "PaDIR 4 x 5, ranked by itself": (replace(refinement(5), self_rescoring=True), None, (6, 6), 0),
     f"PaDIR 4 x 5{RANKED}": (refinement(5), None, (6, 6), 0),
     f"PaDIR 4 x 5 x 4 draws{RANKED}": (
-        *(replace(refinement(5), parallel_starts=4, sampling=AnnealedSampling(0.4, 0.0)), None, (6, 6), 1),
+        *(replace(refinement(5), parallel_starts=4, sampling=AnnealedSampling(0.4, 0.0)), None, (6, 6), 0),
     ),
     "AR greedy, int8": (Autoregressive(**ROOM), "int8", (6, 6), 0),
     "PaDIR 9-3, 4 x 1": (refinement(1), None, (9, 3), 0),

@@ -67,31 +67,6 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
     return step
 
 
-def starts_alike(config: Refinement) -> bool:
-    """Whether the parallel starts of a length read the same in the first step, and part only when they draw."""
-    return config.parallel_starts > 1 and not config.start.is_random
-
-
-def starting_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
-    """The first decoder pass of parallel starts that are alike: one for all starts of a length."""
-    ways = config.parallel_starts
-    one = plain_step(model, module, rows.keep(jnp.arange(0, rows.start.shape[0], ways)), config)
-
-    def step(
-        tokens: Array,
-        *,
-        conditioning: Array | None = None,
-        is_last: Array | bool = False,
-        contexts: Array | None = None,
-    ) -> StepOutput:
-        """tokens [N, L] int32 → logits [N, L, V]; the rest as in `plain_step`."""
-        given, context = (None if field is None else field[::ways] for field in (conditioning, contexts))
-        output = one(tokens[::ways], conditioning=given, is_last=is_last, contexts=context)
-        return jax.tree.map(lambda field: jnp.repeat(field, ways, axis=0), output)
-
-    return step
-
-
 def sharing_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, config: Refinement) -> LogitsFn:
     """The first decoder pass with `config.shared_candidates`."""
     network, hypotheses = module.network, rows.lengths.shape[1]

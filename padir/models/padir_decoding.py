@@ -18,7 +18,7 @@ from padir.decoding.state import Hypotheses, RefinementState, StepOutput
 from padir.errors import PadirError
 from padir.models import last_reading, rescoring
 from padir.models.base import BaseModel
-from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step, starting_step, starts_alike
+from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.models.refined import Refined, preference, ranked, without_failed
 from padir.models.rescoring import Rescorer
@@ -270,7 +270,7 @@ def _refine_rows(
     state = initial_state(rows.start, live, config, plain_step(model, module, rows, config))
     if conditions_itself(model, config):
         state = state.replace(conditioning=jnp.zeros((*rows.start.shape, job.encoded.shape[-1]), job.encoded.dtype))
-    if config.keep_hypotheses is not None or config.candidates is not None or starts_alike(config):
+    if config.keep_hypotheses is not None or config.candidates is not None:
         state, rows = _first_step(model, module, job, config, state, rows)
     state = _go_on(model, module, job, config, state, rows)
     # Without a repeat an output might not obey any more.
@@ -296,11 +296,10 @@ def _first_step(
     state: RefinementState,
     rows: HypothesisRows,
 ) -> tuple[RefinementState, HypothesisRows]:
-    """Runs the first step, which starts that are alike share; then fewer hypotheses go on, or with fewer logits."""
+    """Runs the first step, and makes the others smaller: fewer hypotheses, fewer logits."""
     limit = config.num_steps if job.num_steps is None else job.num_steps
     hypotheses = rows.lengths.shape[1]
-    alike = starting_step if starts_alike(config) else plain_step
-    step = sharing_step if config.shared_candidates else alike
+    step = sharing_step if config.shared_candidates else plain_step
     state, output = refinement_step(
         step(model, module, rows, config),
         state,

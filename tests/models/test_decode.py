@@ -10,7 +10,6 @@ import pytest
 import tiny_models
 from numerics import assert_close, assert_same
 
-from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.callbacks import OnHost
 from padir.decoding.initial import StartWithMaskRange, StartWithRandom
@@ -23,7 +22,6 @@ from padir.decoding.stopping import StopNever
 from padir.errors import PadirError
 from padir.models import padir_decoding, rescoring
 from padir.models.autoregressive import AutoregressiveModel
-from padir.models.decoder_steps import starts_alike
 from padir.models.padir import PadirModel
 from padir.models.rescoring import Rescorer
 from padir.nn import network
@@ -305,48 +303,6 @@ def test_no_policy_lets_the_batch_or_a_bucket_matter(critic, sources, config):
         assert_same(alone[row], together, slice(row + 4, row + 5))
         assert_same(alone[row], together, slice(row + 12, row + 13))
     assert len(np.unique(together.tokens[4:12, 0], axis=0)) > 4, "examples should differ in translation"
-
-
-class TestSharedStart:
-    """Draws of one length begin with the same tokens, so that one decoder pass serves them all in the first step."""
-
-    @pytest.mark.parametrize(
-        "config",
-        [
-            Refinement(num_steps=4, num_hypotheses=3, parallel_starts=4, sampling=AnnealedSampling(0.7, 0.0)),
-            POLICIES["nucleus"],
-            Refinement(
-                num_steps=3,
-                length_beam=2,
-                parallel_starts=3,
-                sampling=Sampling(1.0),
-                remask=RemaskRejected(),
-                keep_hypotheses=4,
-                return_trace=True,
-                return_attentions=True,
-            ),
-        ],
-        ids=["annealed", "nucleus", "rejected, some kept, traced"],
-    )
-    def test_it_changes_nothing(self, critic, sources, config, monkeypatch):
-        found = padir_decoding.decode(CRITIC, critic, sources, KEY, config)
-        passes = []
-        monkeypatch.setattr(padir_decoding, "starts_alike", lambda config: passes.append(config))
-        apart = padir_decoding.decode(CRITIC, critic, sources, KEY, config)
-        assert passes
-        assert_same(found, apart)
-
-    def test_it_serves_a_model_that_conditions_itself(self, sources, monkeypatch):
-        model = dataclasses.replace(CRITIC, self_conditioning=True)
-        params = tiny_models.sharpen(model.init(0))
-        config = Refinement(num_steps=3, parallel_starts=3, sampling=Sampling(0.8))
-        found = padir_decoding.decode(model, params, sources, KEY, config)
-        monkeypatch.setattr(padir_decoding, "starts_alike", lambda config: False)
-        assert_same(found, padir_decoding.decode(model, params, sources, KEY, config))
-
-    def test_random_starts_are_not_alike(self):
-        assert not starts_alike(POLICIES["samples of random starts"])
-        assert starts_alike(POLICIES["nucleus"]) and not starts_alike(Refinement())
 
 
 class TestHypotheses:
