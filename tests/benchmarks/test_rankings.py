@@ -1,0 +1,74 @@
+"""What `benchmarks/rankings.py` asks `padir evaluate` for, and what it says of the answers."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import gin
+from padir.cli import config
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import rankings
+from rankings import BEAM, BOTH, ITSELF, TEACHER, WAYS
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The arguments of each evaluation, which writes outputs of its own."""
+    found = []
+
+    def run_padir(arguments):
+        options = dict(each.removeprefix("--").partition("=")[::2] for each in arguments if "=" in each)
+        path = Path(options["output_dir"]) / options["name"]
+        row = {"bleu": 10.0 + len(found), "chrf": 50.0, "length_accuracy": None, "mean_steps_run": 2.0}
+        path.with_suffix(".json").write_text(json.dumps(row | {"stutter_per_100_words": 0.0}))
+        path.with_suffix(".txt").write_text(
+            "the cat sat on the mat\n" * 2 if "beam" in path.name else "a dog ran\n" * 2
+        )
+        found.append(arguments)
+        return 0
+
+    monkeypatch.setattr(rankings, "run_padir", run_padir)
+    return found
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_way_decodes_and_is_ranked_as_its_name_says(name, asked, tmp_path):
+    rankings.evaluated(name, "de_en", Path("data"), tmp_path)
+    (arguments,) = asked
+    model = "ar" if name == BEAM else "padir"
+    assert any(each.startswith("--run_dir=") and each.endswith(f"tatoeba_de_en_{model}") for each in arguments)
+    assert "--sources=data/valid.de.gz" in arguments and "--references=data/valid.en.gz" in arguments
+    rescored = any(each.startswith("--rescore_with=") for each in arguments)
+    assert rescored == (WAYS[name].ranked_by in (TEACHER, BOTH))
+    config.parse([WAYS[name].decode_file], list(WAYS[name].bindings))
+    decode = gin.query_parameter("evaluate.decode").scoped_configurable_fn()
+    if name == BEAM:
+        assert decode.beam_size == 5
+        return
+    assert decode.num_steps == 4 and not decode.likeliest_first
+    assert decode.hypotheses_per_source == (1 if "1 length" in name else 20 if "draws" in name else 5)
+    if decode.hypotheses_per_source > 1:
+        assert (decode.ranker_share > 0) == (WAYS[name].ranked_by in (ITSELF, BOTH))
+
+
+def test_a_joint_student_ranks_by_its_causal_mode_too(asked, tmp_path):
+    rankings.evaluated("5 lengths, ranked by itself", "en_de", Path("data"), tmp_path)
+    assert "--gin.Refinement.self_rescoring=True" in asked[0] and "--sources=data/valid.en.gz" in asked[0]
+
+
+def test_the_result_compares_with_the_teachers_beam_and_nothing_is_done_twice(asked, tmp_path, monkeypatch, capsys):
+    (tmp_path / "valid.en.gz").write_bytes(gzip.compress(b"the cat sat on the mat\n" * 2))
+    output = tmp_path / "result.json"
+    options = [f"--work={tmp_path / 'work'}", f"--data={tmp_path}", f"--output={output}"]
+    monkeypatch.setattr(sys, "argv", ["rankings.py", *options])
+    assert rankings.main() == 0 and rankings.main() == 0
+    assert len(asked) == len(WAYS)
+    result = json.loads(output.read_text())
+    assert (result["direction"], result["sentences"], list(result["ways"])) == ("de_en", 2, list(WAYS))
+    assert "from_teacher" not in result["ways"][BEAM]
+    assert result["ways"]["1 length"]["from_teacher"]["difference"] < -50
+    assert f"{BEAM}: 10.00" in capsys.readouterr().out
