@@ -235,7 +235,7 @@ class Trials:
         before = name == BEFORE
         run = self._models["student"] if before else self.run(name)
         folder = self._work if before else self._folder
-        chosen = ways(is_joint(BEFORE if before else name, self._direction))
+        chosen = ways(is_joint(name, self._direction))
         return {way: self._evaluated(folder, f"{name}, {way}", run, system) for way, system in chosen.items()}
 
     def teacher(self) -> dict[str, Any]:

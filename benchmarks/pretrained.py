@@ -187,8 +187,6 @@ def card(
     earlier = f"\n### The model that it started with\n\n{history.earlier}\n" if history.earlier else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
-    on_cpu = "{cpu_count} cores of {cpu}".format_map(result["facts"])
-    hardware = on_cpu if made["device"] == "cpu" else f"one {made['device']}, beside other models"
     default, better = ("tries one length", "lengths_5") if not recipe.autoregressive else ("is greedy", "ar_beam5")
     ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"
     return f"""# {name}
@@ -215,7 +213,7 @@ sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {history.chosen}
 * Data: {result["train_pairs"]:,} sentence pairs of [Tatoeba](https://tatoeba.org), through
   [manythings.org](https://www.manythings.org/anki) (2018-05-13), licence CC-BY 2.0 FR.
   The targets are {history.targets}.{start}
-* {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {hardware}.
+* {made["updates"]:,} updates in {made["seconds"] / 60:.0f} minutes on {_hardware(made["device"], result["facts"])}.
 * Command: `python {made["command"]}`, at commit {made["commit"]}.
 {earlier}
 {_LIMITS}
@@ -224,6 +222,10 @@ It knows short sentences about everyday things. Names, numbers, long sentences a
 It may leave out or invent content without any sign, and repeats the biases of its data. Do not rely on it where a wrong
 translation does harm.
 """
+
+
+def _hardware(device: str, facts: dict[str, Any]) -> str:
+    return "{cpu_count} cores of {cpu}".format_map(facts) if device == "cpu" else f"one {device}, beside other models"
 
 
 def _score_rows(scores: dict[str, dict[str, Any]], as_trained: dict[str, dict[str, Any]], before: str) -> str:

@@ -64,15 +64,25 @@ def decode_cost(
         first += (steps - 2) * flops.conditioning(network, kept * target)
     whole = min(steps, shortcuts.WHOLE_STEPS)
     some = decode.active_positions if shortcuts.decodes_some(decode.active_positions, target) else target
+    once += _last_reading_cost(model, decode, rescorer, kept, target, shape)
+    return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
+
+
+def _last_reading_cost(
+    model: Model, decode: Refinement, rescorer: Model | None, kept: int, target: int, shape: dict[str, int]
+) -> flops.Cost:
+    """The work of reading `kept` finished hypotheses to rank them, `shape` as for `flops.decoder_pass`."""
+    rows, source = shape["sources"], shape["source"]
+    cost = flops.Cost()
     if rescorer is not None:
-        once += flops.encode(rescorer.network, rows, source + rescorer.source_prefix)
+        cost += flops.encode(rescorer.network, rows, source + rescorer.source_prefix)
     reading = model.causal_mode if decode.self_rescoring else rescorer
     if reading is not None:
-        once += flops.plan(reading.network, rows, source, target, prepared=True)
-        once += flops.decoder_pass(reading.network, kept, target, **shape)
+        cost += flops.plan(reading.network, rows, source, target, prepared=True)
+        cost += flops.decoder_pass(reading.network, kept, target, **shape)
     if last_reading.by_ranker(model, decode, kept // rows):
-        once += flops.decoder_pass(network, kept, target, **shape)
-    return once + first + (whole - 1) * later(target) + (steps - whole) * later(some)
+        cost += flops.decoder_pass(model.network, kept, target, **shape)
+    return cost
 
 
 def verified_cost(

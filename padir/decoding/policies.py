@@ -48,9 +48,14 @@ def check_buckets(owner: str, buckets: tuple[int, ...]) -> None:
 
 
 def check(config: Any) -> None:
-    """Raises PadirError for a field of a `Refinement` that is not one of its policies, naming those there are."""
+    """Raises PadirError for a field of a `Refinement` that is not one of its policies, naming those there are.
+
+    And for a share in its ranking that is none.
+    """
     for name, known in _POLICIES.items():
         _check_with_members(f"Refinement.{name}", name, getattr(config, name), known)
+    if not 0.0 <= config.ranker_share <= 1.0:
+        raise PadirError(f"Refinement.ranker_share: {config.ranker_share} is not between 0 and 1")
 
 
 def _check_with_members(option: str, name: str, policy: object, known: tuple[type, ...]) -> None:
@@ -162,8 +167,6 @@ def check_order(config: Any) -> None:
 
 def check_shortcuts(config: Any) -> None:
     """Refuses impossible counts, and shortcuts beside options of a `Refinement` that need what they leave out."""
-    if not 0.0 <= config.ranker_share <= 1.0:
-        raise PadirError(f"Refinement.ranker_share: {config.ranker_share} is not between 0 and 1")
     if config.likeliest_first:
         _check_likeliest_first(config)
     if config.compact_rows:

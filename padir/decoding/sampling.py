@@ -302,9 +302,9 @@ def _nucleus(logits: Array, top_p: float | Array) -> Array:
 def draw(logits: Array, keys: Array, temperature: float | Array = 1.0) -> Array:
     """A draw from the softmax of each row of logits at a temperature, by inversion of its distribution function.
 
-    A draw takes one random number: the noise that Gumbel's trick adds to every logit costs more than a decoder pass
-    where the vocabulary is large, on TPUs most of all. The token is that in which the running sum of the probabilities
-    passes the number. Sums of groups come first, so that no long row is summed up in order.
+    A draw takes one random number, where Gumbel's trick takes one for every logit. The token is that in which the
+    running sum of the probabilities passes the number. Sums of groups come first, so that no long row is summed up in
+    order. Numbers are multiples of 2^-23, and so are the chances of a token: one much less likely may have none.
 
     Args:
       logits: [rows, ..., V] float32; -inf is never drawn unless all are -inf.
@@ -315,7 +315,7 @@ def draw(logits: Array, keys: Array, temperature: float | Array = 1.0) -> Array:
       Tokens [rows, ...] int32.
     """
     size, shape = logits.shape[-1], logits.shape[:-1]
-    # The lowest logit first: at a temperature near 0 only the largest have any weight.
+    # The largest is subtracted first: divided by a temperature near 0, all others then lose their weight.
     warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / jnp.maximum(temperature, _COLDEST)
     weights = jnp.exp(_in_groups(warm))
     of_group = weights.sum(axis=-1)
