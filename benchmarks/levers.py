@@ -5,11 +5,12 @@
 The models are the pretrained ones, German to English or with `--direction=en_de` English to German. The corpus is
 prepared, and the teacher translates it greedily. For levers with more sources, the pretrained model of the other
 direction translates the targets by sampling, and the teacher translates what it wrote, too.
-Each lever starts with the parameters of the student, or of the teacher, and trains; a ranker that the student has stays
-only with the lever of this name. How many updates fit into the seconds is measured before, all levers in turns. Then it
-translates the validation split with four steps: with one length, with five, with five that the teacher ranks, and with
-five that it ranks itself if it has a causal mode. Its BLEU is compared with that of the student as it was, and of the
-teacher's beam search. What was done is kept in the work folder, and the same command goes on where it was interrupted.
+Each lever starts with the parameters of the student, or of the teacher, and trains. A ranker that the student has stays
+only with "causal decoder" and the lever of its name. How many updates fit into the seconds is measured before, all
+levers in turns. Then it translates the validation split with four steps: with one length, with five, with five that the
+teacher ranks, and with five that it ranks itself if it has a causal mode. Its BLEU is compared with that of the student
+as it was, and of the teacher's beam search. What was done is kept in the work folder, and the same command goes on
+where it was interrupted.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ _BACK = (
     "--compute_type=auto",
     "--batch_size=64",
 )
+_ALL_BUT_CAUSAL_DECODER = ("encoder", "decoder", "length_predictor", "ranker")
 # What the students are, by the direction of translation. The one to German is a joint model.
 _FILES = {
     "de_en": ("runs/tatoeba_de_en_padir.gin",),
@@ -95,6 +97,7 @@ LEVERS = {
     # Decoding starts with masks, so that some of the noise must be masks.
     "half random tokens": Lever(bindings={"CorruptionConfig.random_probability": 0.5}),
     "ranker": Lever(files=("runs/ranker.gin",)),
+    "causal decoder": Lever(files=("runs/causal_decoder.gin",)),
     "three stages": Lever(bindings={"PadirModel.num_stages": 3}),
     "joint": Lever(joint=True),
     "joint, text and translations": Lever(data=TRANSLATIONS, joint=True),
@@ -171,6 +174,11 @@ class Trials:
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
         bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]
+        if (
+            "runs/causal_decoder.gin" in lever.files
+            and json.loads((self._models["student"] / "config.json").read_text())["padir"]["ranker"]
+        ):
+            bindings += ["PadirModel.ranker=True", f"PadirModel.freeze={_ALL_BUT_CAUSAL_DECODER!r}"]
         return [*(f"--gin_file={file}" for file in files), *(f"--gin.{binding}" for binding in bindings)]
 
     def training(self, name: str) -> list[str]:
@@ -263,7 +271,9 @@ class Trials:
 
 def is_joint(name: str, direction: str) -> bool:
     """Whether a student has a causal mode: `BEFORE`, or after a lever."""
-    return "models/joint.gin" in _FILES[direction] or (name != BEFORE and LEVERS[name].joint)
+    files = (*_FILES[direction], *(LEVERS[name].files if name != BEFORE else ()))
+    joint = name != BEFORE and LEVERS[name].joint
+    return joint or not {"models/joint.gin", "runs/causal_decoder.gin"}.isdisjoint(files)
 
 
 def ways(joint: bool) -> dict[str, System]:

@@ -57,7 +57,7 @@ class AutoregressiveModel(BaseModel):
         of_encoder, of_decoder = subkeys(rng.stream(key, "dropout") if train else None, 2)
         logits = self.target_logits(network, self.encode(network, source, of_encoder), source, targets, of_decoder)
         weights = (targets != PAD_ID).astype(jnp.float32)
-        loss, _, metrics = self._stage_metrics("stage_1", logits, targets, weights)
+        loss, _, metrics = self.stage_metrics("stage_1", logits, targets, weights)
         return loss, {**metrics, "loss": loss}
 
     def encode(self, network: EncoderDecoder, source: Array, dropout_key: Array | None = None) -> Array:

@@ -11,18 +11,20 @@ from padir.errors import PadirError
 from padir.runtime.sharding import AxisRules, LogicalAxes, partition_spec
 from padir.types import PyTree
 
+_STACK = r"(network/(encoder|decoder)|causal_decoder)/"
+
 # Pattern of the whole path → axes as `AxisRules` names them; None is never split. Weights are [out, in]. Vectors stay
 # whole: gathering them would take longer than the few kilobytes are worth.
 PARAMETER_AXES: tuple[tuple[str, LogicalAxes], ...] = (
     (r"network/token_embedder/embedding", ("vocab", "embed")),
     (r"network/logits_dense/weight", ("vocab", "embed")),
     (r"network/decoder/abs_pos_embed/embedding", (None, "embed")),
-    (r"(network/(encoder|decoder)/|causal_)relpos_bias/rel_embedding", ("heads", None)),
-    (r"network/(encoder|decoder)/(layers/\d+/\w+_layer_norm|(encoder|decoder)_norm)/scale", (None,)),
-    (r"network/(encoder|decoder)/layers/\d+/\w*attention/(query|key|value)/weight", ("heads", "embed")),
-    (r"network/(encoder|decoder)/layers/\d+/\w*attention/out/weight", ("embed", "heads")),
-    (r"network/(encoder|decoder)/layers/\d+/mlp/wi(_0|_1)?/weight", ("mlp", "embed")),
-    (r"network/(encoder|decoder)/layers/\d+/mlp/wo/weight", ("embed", "mlp")),
+    (r"(network/(encoder|decoder)/|causal_decoder/|causal_)relpos_bias/rel_embedding", ("heads", None)),
+    (_STACK + r"(layers/\d+/\w+_layer_norm|(encoder|decoder)_norm)/scale", (None,)),
+    (_STACK + r"layers/\d+/\w*attention/(query|key|value)/weight", ("heads", "embed")),
+    (_STACK + r"layers/\d+/\w*attention/out/weight", ("embed", "heads")),
+    (_STACK + r"layers/\d+/mlp/wi(_0|_1)?/weight", ("mlp", "embed")),
+    (_STACK + r"layers/\d+/mlp/wo/weight", ("embed", "mlp")),
     (r"length_predictor/length_embed/embedding", (None, "embed")),
     (r"length_predictor/(sum|mlp|logits_dense)/weight", (None, "embed")),
     (r"length_predictor/scale_and_offset", (None,)),

@@ -39,6 +39,7 @@ PART_PATHS = {
     "length_predictor": (("length_predictor",),),
     "rejecter": (("rejecter",),),
     "ranker": (("ranker",),),
+    "causal_decoder": (("causal_decoder",),),
 }
 
 
@@ -157,7 +158,7 @@ class BaseModel:
     def _decoding_graph(self, compute_type: str | None) -> nnx.GraphDef:
         def prepared(state: nnx.State) -> nnx.Module:
             module = nnx.merge(self._abstract[0], state)
-            for_decoding.prepare(module.network, compute_type)
+            self.prepare(module, compute_type)
             return module
 
         # The form of prepared parameters depends on all of these.
@@ -174,8 +175,12 @@ class BaseModel:
     def for_decoding(self, params: PyTree, compute_type: str | None = None) -> DecodingParams:
         """Parameters in the form that decoding reads fastest; see `for_decoding.prepare`. Call it once, at loading."""
         module = self.module(params)
-        for_decoding.prepare(module.network, compute_type)
+        self.prepare(module, compute_type)
         return DecodingParams(nnx.to_pure_dict(nnx.state(module, nnx.Param)), compute_type)
+
+    def prepare(self, module: nnx.Module, compute_type: str | None) -> None:
+        """Replaces parameters in these modules by what decoding reads; see `for_decoding.prepare`."""
+        for_decoding.prepare(module.network, compute_type)
 
     def module(self, params: PyTree | DecodingParams) -> nnx.Module:
         """The modules with these parameters, for use inside a traced function or a notebook."""
@@ -264,7 +269,7 @@ class BaseModel:
         loss, metrics = self.loss_and_metrics(params, features, key, train)
         return loss * share, {name: value * share for name, value in metrics.items()}
 
-    def _stage_metrics(
+    def stage_metrics(
         self, stage: str, logits: Array, targets: Array, weights: Array, total: Array | None = None
     ) -> tuple[Array, Array, Metrics]:
         """One stage's mean loss (over `total` weights, those given by default), its argmax [B, Lt], its metrics."""

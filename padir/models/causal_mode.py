@@ -2,7 +2,9 @@
 
 A PaDIR model that also learns the causal objective (`PadirModel.causal_stage`) is two models in one set of weights. In
 its causal mode each position attends to those before it only, positional attention is left out, and the biases of
-relative positions are a table of its own, because a causal decoder spends all of its buckets on the past.
+relative positions are a table of its own, because a causal decoder spends all of its buckets on the past. With
+`PadirModel.causal_layers` the causal mode has a decoder of its own, usually of few layers; both share the encoder and
+the embeddings.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from padir.nn.length import prepend_length_token
 from padir.nn.network import EncoderDecoder
 from padir.types import Array, PyTree
 
-# The causal mode's biases of relative positions, among the parameters of the PaDIR model.
+# The causal mode's biases of relative positions, or its own decoder, among the parameters of the PaDIR model.
 RELATIVE_POSITIONS = "causal_relpos_bias"
+CAUSAL_DECODER = "causal_decoder"
 _PARALLEL_ONLY = ("positional_attention", "pre_positional_attention_layer_norm")
 
 
@@ -45,6 +48,8 @@ class CausalMode(AutoregressiveModel):
 def causal_params(params: PyTree) -> PyTree:
     """The parameters of the causal mode among those of a PaDIR model: nested dicts of the same arrays."""
     network = params["network"]
+    if CAUSAL_DECODER in params:
+        return {"network": {**network, "decoder": params[CAUSAL_DECODER]}}
     layers = {
         number: {name: part for name, part in layer.items() if name not in _PARALLEL_ONLY}
         for number, layer in network["decoder"]["layers"].items()

@@ -14,16 +14,15 @@ from padir import rng
 from padir.checks import whole
 from padir.decoding.automaton import Automaton
 from padir.decoding.refinement import Refinement
-from padir.decoding.sampling import forbid_reserved
 from padir.decoding.state import Hypotheses
 from padir.decoding.verified import Verified
 from padir.errors import PadirError
-from padir.models import padir_decoding, ranker, verification
+from padir.models import padir_decoding, ranker, rejecter, stages, verification
 from padir.models.base import BaseModel, Batch, DecodingParams, Metrics
 from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
-from padir.nn.decode_plan import with_mask
+from padir.nn import flops, for_decoding
 from padir.nn.layers import Dense, RelativePositionBias, subkeys
 from padir.nn.length import (
     LENGTH_PREDICTORS,
@@ -32,28 +31,14 @@ from padir.nn.length import (
     LengthTokenPredictor,
     prepend_length_token,
 )
-from padir.nn.network import EncoderDecoder
-from padir.objectives import contexts, corruption, losses
+from padir.nn.network import Decoder, EncoderDecoder
+from padir.objectives import corruption, losses
 from padir.objectives.corruption import CorruptionConfig
 from padir.runtime.sharding import constrain
 from padir.types import PAD_ID, Array, PyTree
 
 # Standard deviation of a conditioning at first, where that of an embedding is 1.
 _FIRST_CONDITIONING = 0.1
-
-
-class Rejecter(nnx.Module):
-    """Predicts from the decoder's hidden state whether a predicted token is right."""
-
-    def __init__(self, features: int, rngs: nnx.Rngs):
-        self.projection = Dense(features, 1, dtype=jnp.dtype("float32"), rngs=rngs)
-
-    def __call__(self, hidden: Array) -> Array:
-        """Decoder embeddings [N, L, E] → logits of keeping each token [N, L] float32.
-
-        No gradient reaches the hidden states, which are trained to predict tokens only.
-        """
-        return self.projection(jax.lax.stop_gradient(hidden))[..., 0]
 
 
 class _Padir(nnx.Module):
@@ -69,10 +54,12 @@ class _Padir(nnx.Module):
         elif model.length_predictor == "fertility":
             self.length_predictor = FertilityLengthPredictor(longest, features, rngs=rngs)
         if model.rejecter:
-            self.rejecter = Rejecter(features, rngs)
+            self.rejecter = rejecter.Rejecter(features, rngs)
         if model.ranker:
             self.ranker = ranker.Ranker(features, rngs)
-        if model.causal_stage:
+        if model.causal_stage and model.causal_layers:
+            self.causal_decoder = Decoder(model.causal_mode.network, rngs)
+        elif model.causal_stage:
             network = model.network
             self.causal_relpos_bias = RelativePositionBias(
                 network.num_heads, bidirectional=False, num_buckets=network.relative_buckets, rngs=rngs
@@ -116,6 +103,8 @@ class PadirModel(BaseModel):
         Learnt by freezing all else, after training: until then they are worth little.
       causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
         decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
+      causal_layers: with `causal_stage`, layers of a causal decoder of its own, a part that `freeze` may name. It reads
+        the same encoder output and embeddings. 0: the causal objective is learnt in the same weights.
       self_conditioning: each stage but the first also reads the embedding that the one before expected at each
         position, a mean over all tokens, through a linear map (after Chen et al. 2022, "Analog Bits"). `Refinement`
         does so step by step; drafts of `Verified` do not.
@@ -129,6 +118,7 @@ class PadirModel(BaseModel):
     rejecter: bool = False
     ranker: bool = False
     causal_stage: bool = False
+    causal_layers: int = 0
     self_conditioning: bool = False
 
     def __post_init__(self):
@@ -141,6 +131,10 @@ class PadirModel(BaseModel):
         if self.network.causal:
             raise PadirError("PadirModel: NetworkConfig.causal must be False; use AutoregressiveModel instead")
         whole("PadirModel.num_stages", self.num_stages)
+        if self.causal_layers:
+            whole("PadirModel.causal_layers", self.causal_layers, "or 0")
+            if not self.causal_stage:
+                raise PadirError("PadirModel.causal_layers: they learn the causal objective; set causal_stage to True")
         if self.hand_over not in corruption.HAND_OVERS:
             raise PadirError(
                 f"PadirModel.hand_over: unknown {self.hand_over!r}; choose one of {', '.join(corruption.HAND_OVERS)}"
@@ -187,22 +181,49 @@ class PadirModel(BaseModel):
         """One for the [LENGTH] token."""
         return 1 if self.length_predictor == "token" else 0
 
+    def _trains(self, *parts: str) -> bool:
+        """Whether training changes one of these parts. Losses from which only frozen ones would learn are left out."""
+        return any(part in self.parts and part not in self.freeze for part in parts)
+
+    @property
+    def _trained_stages(self) -> int:
+        return self.num_stages if self._trains("encoder", "decoder", "rejecter") else 0
+
+    @property
+    def _trains_causal_mode(self) -> bool:
+        own = "causal_decoder" if self.causal_layers else "decoder"
+        return self.causal_stage and self._trains("encoder", own)
+
+    @property
+    def loss_terms(self) -> int:
+        """How many losses of tokens the objective is a mean of: one a stage that is not left out."""
+        return self._trained_stages + self._trains_causal_mode
+
     @property
     def decoder_passes(self) -> int:
-        """One a training stage, the causal one included."""
-        return self.num_stages + self.causal_stage
+        """One a training stage that is not left out, the causal one included unless it has layers of its own."""
+        return self._trained_stages + (self._trains_causal_mode and not self.causal_layers)
 
     @property
     def conditioned_passes(self) -> int:
         """All training stages but the first with `self_conditioning`."""
-        return (self.num_stages - 1) * self.self_conditioning
+        return max(self._trained_stages - 1, 0) * self.self_conditioning
+
+    def training_flops(self, batch: int, source: int, target: int) -> int:
+        """See `BaseModel.training_flops`. The ranker's own translations are not counted."""
+        counted = super().training_flops(batch, source, target)
+        if not (self.causal_layers and self._trains_causal_mode):
+            return counted
+        encoder = 3 * flops.encode(self.network, batch, source + self.source_prefix).flops
+        return counted + self.causal_mode.training_flops(batch, source, target) - encoder
 
     @cached_property
     def causal_mode(self) -> CausalMode:
         """The model that `causal_stage` trains beside this one; its parameters are `causal_params` of this one's."""
         if not self.causal_stage:
             raise PadirError("PadirModel.causal_stage: this model was trained without; it has no causal mode")
-        network = dataclasses.replace(self.network, causal=True, positional_attention=False)
+        layers = self.causal_layers or self.network.num_decoder_layers
+        network = dataclasses.replace(self.network, causal=True, positional_attention=False, num_decoder_layers=layers)
         has_token = self.length_predictor == "token"
         longest = (self.max_source_length, self.max_target_length)
         return CausalMode(self.ids, network, *longest, self.loss, length_token=has_token)
@@ -214,19 +235,30 @@ class PadirModel(BaseModel):
         """
         mode, module = self.causal_mode, self.module(params)
         network = module.network
-        network.config, network.decoder.relpos_bias = mode.network, module.causal_relpos_bias
+        network.config = mode.network
+        if self.causal_layers:
+            network.decoder = module.causal_decoder
+        else:
+            network.decoder.relpos_bias = module.causal_relpos_bias
         return network
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What `freeze` may name."""
         predictor = () if self.length_predictor == "oracle" else ("length_predictor",)
-        heads = (name for name in ("rejecter", "ranker") if getattr(self, name))
+        learnt = {"rejecter": self.rejecter, "ranker": self.ranker, "causal_decoder": self.causal_layers}
+        heads = (name for name, is_learnt in learnt.items() if is_learnt)
         return (*super().parts, *predictor, *heads)
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the modules with fresh parameters."""
         return _Padir(self, rngs)
+
+    def prepare(self, module: nnx.Module, compute_type: str | None) -> None:
+        """See `BaseModel.prepare`."""
+        super().prepare(module, compute_type)
+        if self.causal_layers:
+            for_decoding.prepare_decoder(module.causal_decoder, self.causal_mode.network, compute_type)
 
     def encode(self, params: PyTree, source: Array, dropout_key: Array | None = None) -> tuple[Array, Array | None]:
         """Source [B, Ls] int32 → (encoder output [B, Ls, E], length logits [B, max_target_length]; oracle: None)."""
@@ -267,20 +299,7 @@ class PadirModel(BaseModel):
           `decoder_uniform/stage_<s>` [B, Lt] float32, by which it is sampled. With a disentangled context the inputs
           are the targets, beside `decoder_contexts` [B, Lt, Lt] bool.
         """
-        key, targets = rng.stream(key, "corruption"), batch["decoder_target_tokens"]
-        if self.network.disentangled_context:
-            weights = contexts.predicted(targets).astype(jnp.float32)
-            drawn = {"decoder_input_tokens": targets, "decoder_loss_weights": weights}
-            return {**batch, **drawn, "decoder_contexts": contexts.draw(key, targets)}
-        noise = self.ids, self.corruption, self.max_target_length
-        corrupted = corruption.corrupt(jax.random.fold_in(key, 0), targets, *noise)
-        keys = {stage: jax.random.fold_in(key, stage - 1) for stage in range(2, self.num_stages + 1)}
-        if self.hand_over == "sample":
-            later = {_uniform_name(stage): jax.random.uniform(key, targets.shape) for stage, key in keys.items()}
-        else:
-            later = {_noise_name(stage): corruption.noise(key, targets.shape, *noise)[0] for stage, key in keys.items()}
-        first = {"decoder_input_tokens": corrupted.tokens, "decoder_loss_weights": corrupted.weights}
-        return {**batch, **first, **later}
+        return stages.features(self, batch, key)
 
     def totals(self, features: Batch) -> dict[str, Array]:
         """What the terms of the loss divide by, [] float32: weights of the first stage, target tokens, targets."""
@@ -294,58 +313,30 @@ class PadirModel(BaseModel):
         """The share that some rows have in the loss and metrics of a batch; see `BaseModel.loss_share`."""
         module = self.module(params)
         source, targets = features["encoder_input_tokens"], features["decoder_target_tokens"]
-        dropout_keys = subkeys(rng.stream(key, "dropout") if train else None, 1 + self.decoder_passes)
+        dropout_keys = subkeys(rng.stream(key, "dropout") if train else None, 1 + self.num_stages + self.causal_stage)
 
-        # The encoder, the cross-attention keys and the positional weights are the same in every stage.
+        # The encoder's output is the same in every stage.
         encoded, length_logits = self.encode(params, source, dropout_keys[0])
-        plan = module.network.plan(encoded, source, targets)
-        inputs, weights = features["decoder_input_tokens"], features["decoder_loss_weights"]
-        if self.network.disentangled_context:
-            inputs, plan = with_mask(inputs, self.ids.mask_id), plan.observing(features["decoder_contexts"])
-        inside = (targets != PAD_ID).astype(jnp.float32)
-        metrics: Metrics = {}
-        objective, conditioning = jnp.zeros((), jnp.float32), None
-        for stage in range(1, self.num_stages + 1):
-            key = dropout_keys[stage]
-            hidden = module.network.decode(inputs, plan, dropout_key=key, conditioning=conditioning).hidden
-            logits, total = module.network.logits(hidden), totals["first" if stage == 1 else "tokens"]
-            loss, prediction, stage_metrics = self._stage_metrics(f"stage_{stage}", logits, targets, weights, total)
-            objective = objective + loss / self.decoder_passes
-            metrics.update(stage_metrics)
-            if self.rejecter:
-                right = prediction == targets
-                loss, found = _rejecter_metrics(stage, module.rejecter(hidden), right, inside, totals["tokens"])
-                objective = objective + self.loss.rejecter_loss_weight * loss / self.num_stages
-                metrics.update(found)
-            if stage < self.num_stages:
-                # No gradient flows back through the hand-over.
-                inputs = self._handed_over(stage + 1, features, logits, prediction)
-                weights = inside
-                if self.self_conditioning:
-                    conditioning = module.conditioning(forbid_reserved(logits, self.ids))
-        if self.causal_stage:
+        objective, metrics = jnp.zeros((), jnp.float32), Metrics()
+        if self._trained_stages:
+            objective, metrics = stages.loss(self, module, features, encoded, dropout_keys[1:], totals)
+        if self._trains_causal_mode:
             causal = self.causal_mode.module(causal_params(params)).network
             logits = self.causal_mode.target_logits(causal, encoded, source, targets, dropout_keys[-1])
-            loss, _, found = self._stage_metrics("causal", logits, targets, inside, totals["tokens"])
-            objective = objective + loss / self.decoder_passes
+            inside = (targets != PAD_ID).astype(jnp.float32)
+            loss, _, found = self.stage_metrics("causal", logits, targets, inside, totals["tokens"])
+            objective = objective + loss / self.loss_terms
             metrics.update(found)
-        if length_logits is not None:
+        if self._trains("encoder", "length_predictor") and length_logits is not None:
             loss, found = self._length_metrics(length_logits, targets, totals["rows"])
             objective = objective + self.loss.length_loss_weight * loss
             metrics.update(found)
-        if self.ranker:
+        if self._trains("ranker"):
             loss, found = ranker.loss(self, params, source, targets, totals["rows"])
             objective = objective + self.loss.ranker_loss_weight * loss
             metrics.update(found)
         metrics["loss"] = objective
         return objective, metrics
-
-    def _handed_over(self, stage: int, features: Batch, logits: Array, prediction: Array) -> Array:
-        """What `stage` reads, [B, Lt] int32, given the logits [B, Lt, V] and their argmax of the stage before."""
-        targets = features["decoder_target_tokens"]
-        if self.hand_over == "sample":
-            return corruption.sample(features[_uniform_name(stage)], forbid_reserved(logits, self.ids), targets)
-        return corruption.hand_over(features[_noise_name(stage)], prediction, targets)
 
     def _length_metrics(self, length_logits: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
         """The length loss, a mean over `total` rows, and its metrics."""
@@ -380,18 +371,3 @@ class PadirModel(BaseModel):
             return verification.decode(self, params, source, key, config, verifier, **given)
         options = {"lengths": lengths, "rescorer": rescorer, "constraint": constraint}
         return padir_decoding.decode(self, params, source, key, config, num_steps, **options)
-
-
-def _noise_name(stage: int) -> str:
-    return f"decoder_noise_tokens/stage_{stage}"
-
-
-def _uniform_name(stage: int) -> str:
-    return f"decoder_uniform/stage_{stage}"
-
-
-def _rejecter_metrics(stage: int, logits: Array, right: Array, weights: Array, total: Array) -> tuple[Array, Metrics]:
-    """A learnt rejecter's loss in one stage, a mean over `total` weights, and its metrics."""
-    loss = losses.weighted_mean(losses.binary_cross_entropy(logits, right), weights, total)
-    accuracy = losses.weighted_mean(((logits > 0) == right).astype(jnp.float32), weights, total)
-    return loss, {f"loss/rejecter_stage_{stage}": loss, f"rejecter_accuracy/stage_{stage}": accuracy}

@@ -142,7 +142,8 @@ def training_step(
     """Operations of one update: forward and backward of the network; the optimizer's are element-wise.
 
     Backward every product is done twice, for the gradients of either operand. Nothing is counted twice for
-    rematerialisation, nor left out where parts are frozen: these are the model's operations, not the program's.
+    rematerialisation, nor left out where parts of a pass are frozen: these are the model's operations, not the
+    program's.
 
     Args:
       config: the network.
@@ -154,6 +155,6 @@ def training_step(
     """
     positions, width = batch * target, config.embed_dim
     passed_on = conditioning(config, positions) + 2 * _dense(positions, width, width)
-    shared = encode(config, batch, source + source_prefix) + plan(config, batch, source, target)
+    shared = encode(config, batch, source + source_prefix) + min(stages, 1) * plan(config, batch, source, target)
     every_stage = decoder_pass(config, batch, target, target, source, sources=batch)
     return (3 * (shared + stages * every_stage) + conditioned * passed_on).flops

@@ -6,7 +6,7 @@ from flax import nnx
 
 from padir.nn.attention import MultiHeadAttention
 from padir.nn.layers import Dense
-from padir.nn.network import EncoderDecoder, NetworkConfig
+from padir.nn.network import Decoder, EncoderDecoder, NetworkConfig
 
 # Numbers in a layer's table of how each position attends to each other: 8 MB.
 _LARGEST_POSITIONAL_TABLE = 2**21
@@ -27,7 +27,19 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
     `weights.COMPUTE_TYPES` the factors of products with weights are rounded to it; embeddings that are looked up
     are not.
     """
-    config, decoder = network.config, network.decoder
+    prepare_decoder(network.decoder, network.config, compute_type)
+    for layer in network.encoder.layers:
+        layer.attention.join(compute_type)
+        layer.attention.keep_heads(compute_type)
+    _prepare_products(network.encoder, compute_type)
+    if not network.config.tied_logits:
+        # Candidates' rows of it are read.
+        network.logits_dense.prepare(compute_type, keep_weight=True)
+    network.token_embedder.prepare(compute_type, attended=network.config.tied_logits)
+
+
+def prepare_decoder(decoder: Decoder, config: NetworkConfig, compute_type: str | None) -> None:
+    """What `prepare` does with a decoder, that of a network with this configuration."""
     if tabulates_positions(config):
         decoder.positional_table = nnx.Param(decoder.positional_logits(config.max_positions))
         del decoder.abs_pos_embed
@@ -35,9 +47,6 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
             del layer.pre_positional_attention_layer_norm
             del layer.positional_attention.query, layer.positional_attention.key
     decoder.join_source(compute_type)
-    for layer in network.encoder.layers:
-        layer.attention.join(compute_type)
-        layer.attention.keep_heads(compute_type)
     for layer in decoder.layers:
         if not config.disentangled_context:
             # There queries are not made of what keys and values are made of.
@@ -48,11 +57,10 @@ def prepare(network: EncoderDecoder, compute_type: str | None = None) -> None:
                     attention.mask_heads()
                 else:
                     attention.keep_heads(compute_type)
-    for part in (network.encoder, decoder):
-        for _, module in list(nnx.iter_modules(part)):
-            if isinstance(module, Dense):
-                module.prepare(compute_type)
-    if not config.tied_logits:
-        # Candidates' rows of it are read.
-        network.logits_dense.prepare(compute_type, keep_weight=True)
-    network.token_embedder.prepare(compute_type, attended=config.tied_logits)
+    _prepare_products(decoder, compute_type)
+
+
+def _prepare_products(part: nnx.Module, compute_type: str | None) -> None:
+    for _, module in list(nnx.iter_modules(part)):
+        if isinstance(module, Dense):
+            module.prepare(compute_type)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from padir.data.vocabulary import Vocabulary
 from padir.errors import PadirError
 from padir.interop.matching import fill_rows
 from padir.models.axes import path_name
-from padir.models.causal_mode import RELATIVE_POSITIONS
+from padir.models.causal_mode import CAUSAL_DECODER, RELATIVE_POSITIONS, causal_params
 from padir.nn.layers import rebucketed
 from padir.nn.network import NetworkConfig
 from padir.runs.convert import open_model
@@ -19,7 +20,7 @@ from padir.runtime.distributed import say
 from padir.types import PyTree
 
 # Names of the parameters with a row for each token.
-_DECODER_BIASES = "decoder/relpos_bias/rel_embedding"
+_DECODER_BIASES = "network/decoder/relpos_bias/rel_embedding"
 _TABLES = ("token_embedder/embedding", "logits_dense/weight")
 
 
@@ -28,7 +29,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
 
     A causal decoder and a parallel one use different buckets of relative positions. Between these two kinds, each
     bucket of the new model takes the bias that the other model has learnt for its distance (`layers.rebucketed`). A
-    causal mode of the new model takes those of a causal decoder as they are.
+    causal mode of the new model takes those of a causal decoder as they are. A causal decoder of its own, if the other
+    model has none, takes the last layers of that model's decoder. A causal model of as many layers takes that decoder.
 
     Args:
       params: freshly initialized parameters, nested dict of float32 arrays.
@@ -51,17 +53,37 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             f"{source}: its feed-forward layers use {opened.model.network.mlp_activation}, this model's "
             f"{network.mlp_activation}; set NetworkConfig.mlp_activation to match"
         )
-    given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (opened.params, params))
+    theirs, is_causal = opened.params, opened.model.network.causal
+    if network.causal and len(theirs.get(CAUSAL_DECODER, {}).get("layers", ())) == network.num_decoder_layers:
+        theirs, is_causal = causal_params(theirs), True
+    given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (theirs, params))
     paths = {path_name(path): path for path in given}
-    biases = next((path for name, path in paths.items() if name.endswith(_DECODER_BIASES)), None)
+    biases = paths.get(_DECODER_BIASES)
     of_causal_mode = paths.get(f"{RELATIVE_POSITIONS}/rel_embedding")
     fresh = []
+    own_layers = len(params.get(CAUSAL_DECODER, {}).get("layers", ()))
+    skipped = opened.model.network.num_decoder_layers - own_layers
+
+    def for_causal_decoder(name):
+        """Returns the parameter of the source's decoder for one of the new model's own causal decoder, or None."""
+        name = re.sub(r"layers/(\d+)", lambda layer: f"layers/{int(layer[1]) + skipped}", name)
+        name = name.replace(CAUSAL_DECODER, "network/decoder")
+        if name != _DECODER_BIASES:
+            return given.get(paths.get(name))
+        if of_causal_mode is not None:
+            return given[of_causal_mode]
+        return given[biases] if is_causal else rebucketed(given[biases], bidirectional=False)
 
     def choose(path, leaf):
         """Returns the parameter of the source at `path` if it has one, else the fresh one."""
         name = path_name(path)
-        if name.startswith(RELATIVE_POSITIONS) and path not in given and biases and opened.model.network.causal:
+        if name.startswith(RELATIVE_POSITIONS) and path not in given and biases and is_causal:
             return jax.device_put(given[biases], leaf.sharding)
+        if name.startswith(CAUSAL_DECODER) and path not in given and biases:
+            taken = for_causal_decoder(name)
+            if taken is not None and taken.shape == leaf.shape:
+                # A copy: an update donates its buffers, and the decoder itself has these.
+                return jax.device_put(jnp.copy(taken), leaf.sharding)
         if path not in given:
             fresh.append(name)
             return leaf
@@ -74,9 +96,9 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             if name.endswith("token_embedder/embedding") and given[path].shape[1:] == leaf.shape[1:]:
                 advice = "; prepare the data with the vocabulary it was trained with (PrepareSettings.vocabulary)"
             raise PadirError(f"{source}: {name} has shape {given[path].shape}, this model's has {leaf.shape}{advice}")
-        if name.endswith(_DECODER_BIASES) and network.causal and of_causal_mode is not None:
+        if name == _DECODER_BIASES and network.causal and of_causal_mode is not None:
             return jax.device_put(given[of_causal_mode], leaf.sharding)
-        if name.endswith(_DECODER_BIASES) and opened.model.network.causal != network.causal:
+        if name == _DECODER_BIASES and is_causal != network.causal:
             return jax.device_put(rebucketed(given[path], bidirectional=not network.causal), leaf.sharding)
         return jax.device_put(given[path], leaf.sharding)
 
