@@ -119,6 +119,12 @@ def pretrained(direction: str, kind: str) -> Path:
     return ROOT.parent / "pretrained" / f"tatoeba_{direction}_{kind}"
 
 
+def has_ranker(direction: str) -> bool:
+    """Whether the pretrained student of a direction has a ranker."""
+    described = json.loads((pretrained(direction, KINDS["student"]) / "config.json").read_text(encoding="utf-8"))
+    return described["padir"].get("ranker", False)
+
+
 class Trials:
     """The work folder, in which students go on."""
 
@@ -174,10 +180,7 @@ class Trials:
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
         bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]
-        if (
-            "runs/causal_decoder.gin" in lever.files
-            and json.loads((self._models["student"] / "config.json").read_text())["padir"]["ranker"]
-        ):
+        if "runs/causal_decoder.gin" in lever.files and has_ranker(self._direction):
             bindings += ["PadirModel.ranker=True", f"PadirModel.freeze={_ALL_BUT_CAUSAL_DECODER!r}"]
         return [*(f"--gin_file={file}" for file in files), *(f"--gin.{binding}" for binding in bindings)]
 

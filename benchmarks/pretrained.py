@@ -92,7 +92,7 @@ class History:
     earlier: str = ""
 
 
-_TRAINING, _LIMITS = "## Training", "## Limits"
+_TRAINING, _EARLIER, _LIMITS = "## Training", "### The model that it started with", "## Limits"
 _TRANSLATIONS = "the translations of the AR model beside this one"
 
 
@@ -130,7 +130,13 @@ def of_lever(name: str, result: dict[str, Any], card_of_start: str) -> tuple[dic
     start = f"It started with the parameters\n  of {of} at that commit."
     if "runs/ranker.gin" in lever.files:
         start += "\n  Only its ranker was trained here, which chooses among several translations of a sentence."
-    earlier = card_of_start.partition(_TRAINING)[2].partition(_LIMITS)[0].strip()
+    elif "runs/causal_decoder.gin" in lever.files:
+        start += (
+            "\n  Only a causal decoder of one layer was trained here, which ranks several translations of a sentence."
+        )
+    earlier = (
+        card_of_start.partition(_TRAINING)[2].partition(_LIMITS)[0].strip().replace(_EARLIER, "### And before that")
+    )
     targets = {
         levers.TEXT: "the text itself",
         levers.TRANSLATIONS: f"the text itself, and {_TRANSLATIONS}",
@@ -184,7 +190,7 @@ def card(
     """
     recipe, main, made = MODELS[model], scores[main_system(model)], result["models"][model]
     start = f" {history.start}" if history.start else ""
-    earlier = f"\n### The model that it started with\n\n{history.earlier}\n" if history.earlier else ""
+    earlier = f"\n{_EARLIER}\n\n{history.earlier}\n" if history.earlier else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
     default, better = ("tries one length", "lengths_5") if not recipe.autoregressive else ("is greedy", "ar_beam5")

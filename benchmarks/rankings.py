@@ -4,9 +4,10 @@
       --output=benchmarks/results/rankings_tatoeba_de_en_cpu.json
 
 A pretrained student translates the validation split with four steps: with one length, with five, and with four draws of
-each of the five. It ranks them itself, or its teacher does, or both do. BLEU is compared with that of the teacher's
-beam search. Products are rounded to bfloat16, as on a TPU. `--direction=en_de` takes the models of the other direction.
-Evaluations are kept in the work folder, and the same command goes on where it was interrupted.
+each of the five. Its ranker ranks them if it has one, or it ranks them itself with all that it has, or its teacher and
+the ranker do. BLEU is compared with that of the teacher's beam search. Products are rounded to bfloat16, as on a TPU.
+`--direction=en_de` takes the models of the other direction. Evaluations are kept in the work folder, and the same
+command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from levers import difference, lines_of, pretrained
+from levers import difference, has_ranker, lines_of, pretrained
 from quality import run_padir
 
 from padir.benchmark.facts import run_facts
@@ -30,7 +31,8 @@ _FIVE = "decode/lengths_5.gin"
 # In batches it would not pay.
 _ALL_LENGTHS = "Refinement.likeliest_first=False"
 _WITHOUT_RANKER = "Refinement.ranker_share=0"
-TEACHER, ITSELF, BOTH = "the teacher", "itself", "both"
+_CAUSAL_MODE = "Refinement.self_rescoring=True"
+RANKER, ITSELF, TEACHER, BOTH = "its ranker", "itself", "the teacher", "both"
 BEAM = "beam search of the teacher"
 
 
@@ -41,7 +43,8 @@ class Way:
     Attributes:
       decode_file: gin file of the decode.
       bindings: what is set differently.
-      ranked_by: `ITSELF`, `TEACHER` or `BOTH`; '' if there is one translation.
+      ranked_by: `RANKER`; `ITSELF`, that is, its causal mode and its ranker; `TEACHER`; `BOTH`, the teacher and the
+        ranker. '' without any of them.
     """
 
     decode_file: str
@@ -53,10 +56,12 @@ WAYS = {
     BEAM: Way("decode/ar_beam5.gin"),
     "1 length": Way("decode/padir_4.gin"),
     "5 lengths": Way(_FIVE, (_ALL_LENGTHS, _WITHOUT_RANKER)),
-    "5 lengths, ranked by itself": Way(_FIVE, (_ALL_LENGTHS,), ITSELF),
+    "5 lengths, ranked by its ranker": Way(_FIVE, (_ALL_LENGTHS,), RANKER),
+    "5 lengths, ranked by itself": Way(_FIVE, (_ALL_LENGTHS, _CAUSAL_MODE), ITSELF),
     "5 lengths, ranked by the teacher": Way(_FIVE, (_ALL_LENGTHS, _WITHOUT_RANKER), TEACHER),
     "5 lengths, ranked by both": Way(_FIVE, (_ALL_LENGTHS,), BOTH),
-    "5 lengths, 4 draws of each, ranked by itself": Way(_DRAWS, (), ITSELF),
+    "5 lengths, 4 draws of each, ranked by its ranker": Way(_DRAWS, (), RANKER),
+    "5 lengths, 4 draws of each, ranked by itself": Way(_DRAWS, (_CAUSAL_MODE,), ITSELF),
     "5 lengths, 4 draws of each, ranked by both": Way(_DRAWS, (), BOTH),
 }
 _KEPT = ("bleu", "chrf", "length_accuracy", "mean_steps_run", "stutter_per_100_words")
@@ -77,15 +82,12 @@ def evaluated(way: str, direction: str, data: Path, work: Path) -> dict[str, Any
         jax.clear_caches()
         source, target = direction.split("_")
         model = "ar" if way == BEAM else "padir"
-        # The student from English to German is a joint model: its causal mode ranks, too.
-        causal = direction == "en_de" and how.ranked_by == ITSELF
-        bindings = (*how.bindings, *(["Refinement.self_rescoring=True"] if causal else []))
         helped = how.ranked_by in (TEACHER, BOTH)
         status = run_padir(
             [
                 "evaluate",
                 f"--gin_file={how.decode_file}",
-                *(f"--gin.{binding}" for binding in bindings),
+                *(f"--gin.{binding}" for binding in how.bindings),
                 *([f"--rescore_with={pretrained(direction, 'ar')}"] if helped else []),
                 f"--run_dir={pretrained(direction, model)}",
                 f"--sources={data / f'valid.{source}.gz'}",
@@ -113,7 +115,8 @@ def main() -> int:
     options = parser.parse_args()
     work = options.work / options.direction
     work.mkdir(parents=True, exist_ok=True)
-    found = {way: evaluated(way, options.direction, options.data, work) for way in WAYS}
+    ways = [way for way, how in WAYS.items() if how.ranked_by != RANKER or has_ranker(options.direction)]
+    found = {way: evaluated(way, options.direction, options.data, work) for way in ways}
     references = lines_of(options.data / f"valid.{options.direction.split('_')[1]}.gz")
     of_teacher = found[BEAM]["outputs"]
     rows: dict[str, dict[str, Any]] = {}

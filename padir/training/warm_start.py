@@ -17,7 +17,7 @@ from padir.nn.layers import rebucketed
 from padir.nn.network import NetworkConfig
 from padir.runs.convert import open_model
 from padir.runtime.distributed import say
-from padir.types import PyTree
+from padir.types import Array, PyTree
 
 # Names of the parameters with a row for each token.
 _DECODER_BIASES = "network/decoder/relpos_bias/rel_embedding"
@@ -61,18 +61,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     biases = paths.get(_DECODER_BIASES)
     of_causal_mode = paths.get(f"{RELATIVE_POSITIONS}/rel_embedding")
     fresh = []
-    own_layers = len(params.get(CAUSAL_DECODER, {}).get("layers", ()))
-    skipped = opened.model.network.num_decoder_layers - own_layers
-
-    def for_causal_decoder(name):
-        """Returns the parameter of the source's decoder for one of the new model's own causal decoder, or None."""
-        name = re.sub(r"layers/(\d+)", lambda layer: f"layers/{int(layer[1]) + skipped}", name)
-        name = name.replace(CAUSAL_DECODER, "network/decoder")
-        if name != _DECODER_BIASES:
-            return given.get(paths.get(name))
-        if of_causal_mode is not None:
-            return given[of_causal_mode]
-        return given[biases] if is_causal else rebucketed(given[biases], bidirectional=False)
+    skipped = opened.model.network.num_decoder_layers - len(params.get(CAUSAL_DECODER, {}).get("layers", ()))
+    by_name = {name: given[path] for name, path in paths.items()}
 
     def choose(path, leaf):
         """Returns the parameter of the source at `path` if it has one, else the fresh one."""
@@ -80,7 +70,7 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
         if name.startswith(RELATIVE_POSITIONS) and path not in given and biases and is_causal:
             return jax.device_put(given[biases], leaf.sharding)
         if name.startswith(CAUSAL_DECODER) and path not in given and biases:
-            taken = for_causal_decoder(name)
+            taken = _of_last_layers(name, by_name, skipped, is_causal)
             if taken is not None and taken.shape == leaf.shape:
                 # A copy: an update donates its buffers, and the decoder itself has these.
                 return jax.device_put(jnp.copy(taken), leaf.sharding)
@@ -109,6 +99,23 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     kinds = dict.fromkeys(re.sub(r"/layers/\d+/", "/layers/*/", name) for name in fresh)
     say(f"starting from {source}; {len(fresh)} parameters are initialized randomly ({', '.join(kinds)}){unused}")
     return chosen
+
+
+def _of_last_layers(name: str, given: dict[str, Array], skipped: int, is_causal: bool) -> Array | None:
+    """What a causal decoder's parameter of this name is in a decoder of more layers, if it is there.
+
+    Args:
+      name: of the parameter.
+      given: those of the model with the other decoder, by name.
+      skipped: how many layers more that decoder has.
+      is_causal: whether that one is causal, too.
+    """
+    name = re.sub(r"layers/(\d+)", lambda layer: f"layers/{int(layer[1]) + skipped}", name)
+    name = name.replace(CAUSAL_DECODER, "network/decoder")
+    if name != _DECODER_BIASES or is_causal:
+        return given.get(name)
+    learnt = given.get(f"{RELATIVE_POSITIONS}/rel_embedding")
+    return rebucketed(given[name], bidirectional=False) if learnt is None else learnt
 
 
 def _some(names: list[str]) -> str:

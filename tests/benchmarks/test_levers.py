@@ -49,11 +49,19 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
         "half random tokens": {"corruption": dataclasses.replace(plain.corruption, random_probability=0.5)},
         "label smoothing": {"loss": dataclasses.replace(plain.loss, label_smoothing=0.1)},
         "ranker": {"ranker": True, "freeze": ("encoder", "decoder", "length_predictor")},
+        "causal decoder": {
+            "causal_stage": True,
+            "causal_layers": 1,
+            "ranker": True,
+            "freeze": ("encoder", "decoder", "length_predictor", "ranker"),
+            "network": dataclasses.replace(plain.network, dropout_rate=0.1),
+        },
     }
     causal = {"causal_stage": True} if name.startswith("joint") else {}
     assert parsed(name, trials) == dataclasses.replace(plain, **changed.get(name, causal))
-    rate = 0.02 if "higher" in name or name == "ranker" else 0.001 if "lower" in name else 0.01
-    assert optimizer() == dataclasses.replace(usual, peak_learning_rate=rate)
+    rate = 0.02 if "higher" in name or name in ("ranker", "causal decoder") else 0.001 if "lower" in name else 0.01
+    warmup = 400 if name == "causal decoder" else usual.warmup_steps
+    assert optimizer() == dataclasses.replace(usual, peak_learning_rate=rate, warmup_steps=warmup)
     data = levers.MORE_SOURCES if "sources" in name else levers.TRANSLATIONS if "translations" in name else levers.TEXT
     assert gin.query_parameter("%DATA_DIR") == str(tmp_path / data)
     # What was distilled is not prepared from the text.
@@ -70,7 +78,9 @@ def test_they_go_on_with_the_shape_of_the_pretrained_models(trials, tmp_path, di
         model = parsed(name, trials)
         assert dataclasses.replace(model.network, dropout_rate=student.network.dropout_rate) == student.network, name
         assert model.relative_length == student.relative_length
-        assert model.causal_stage == (LEVERS[name].joint or student.causal_stage)
+        own = name == "causal decoder"
+        assert model.causal_stage == (LEVERS[name].joint or own or student.causal_stage)
+        assert model.causal_layers == own and model.ranker == (name == "ranker" or (own and student.ranker))
         assert levers.is_joint(name, direction) == model.causal_stage
         assert levers.is_joint(BEFORE, direction) == student.causal_stage
         for field in ("embed_dim", "mlp_dim", "num_heads", "num_encoder_layers", "num_decoder_layers"):

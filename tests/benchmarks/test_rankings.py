@@ -12,7 +12,7 @@ from padir.cli import config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import rankings
-from rankings import BEAM, BOTH, ITSELF, TEACHER, WAYS
+from rankings import BEAM, BOTH, ITSELF, RANKER, TEACHER, WAYS
 
 
 @pytest.fixture
@@ -52,12 +52,19 @@ def test_a_way_decodes_and_is_ranked_as_its_name_says(name, asked, tmp_path):
     assert decode.num_steps == 4 and not decode.likeliest_first
     assert decode.hypotheses_per_source == (1 if "1 length" in name else 20 if "draws" in name else 5)
     if decode.hypotheses_per_source > 1:
-        assert (decode.ranker_share > 0) == (WAYS[name].ranked_by in (ITSELF, BOTH))
+        assert (decode.ranker_share > 0) == (WAYS[name].ranked_by in (RANKER, ITSELF, BOTH))
+        assert decode.self_rescoring == (WAYS[name].ranked_by == ITSELF)
 
 
-def test_a_joint_student_ranks_by_its_causal_mode_too(asked, tmp_path):
-    rankings.evaluated("5 lengths, ranked by itself", "en_de", Path("data"), tmp_path)
-    assert "--gin.Refinement.self_rescoring=True" in asked[0] and "--sources=data/valid.en.gz" in asked[0]
+def test_a_student_without_a_ranker_leaves_its_ways_out(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(rankings, "has_ranker", lambda direction: direction == "de_en")
+    (tmp_path / "valid.de.gz").write_bytes(gzip.compress(b"die Katze\n" * 2))
+    options = [f"--work={tmp_path}", f"--data={tmp_path}", f"--output={tmp_path / 'o.json'}", "--direction=en_de"]
+    monkeypatch.setattr(sys, "argv", ["rankings.py", *options])
+    assert rankings.main() == 0
+    left_out = WAYS.keys() - json.loads((tmp_path / "o.json").read_text())["ways"].keys()
+    assert left_out == {name for name, way in WAYS.items() if way.ranked_by == RANKER} and len(left_out) == 2
+    assert all(f"--sources={tmp_path / 'valid.en.gz'}" in arguments for arguments in asked)
 
 
 def test_the_result_compares_with_the_teachers_beam_and_nothing_is_done_twice(asked, tmp_path, monkeypatch, capsys):

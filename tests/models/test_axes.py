@@ -27,6 +27,7 @@ AR = AutoregressiveModel(IDS, dataclasses.replace(NETWORK, causal=True, position
 VARIANTS = {
     "paper": MODEL,
     "relative": dataclasses.replace(MODEL, relative_length=True, rejecter=True, ranker=True),
+    "causal decoder": dataclasses.replace(MODEL, causal_stage=True, causal_layers=2),
     "affine": dataclasses.replace(MODEL, length_predictor="affine"),
     "fertility": dataclasses.replace(MODEL, length_predictor="fertility"),
     "oracle": dataclasses.replace(MODEL, length_predictor="oracle"),

@@ -14,7 +14,7 @@ from padir.decoding.refinement import Refinement
 from padir.metrics.writers import read_metrics
 from padir.models.causal_mode import causal_params
 from padir.nn.layers import rebucketed
-from padir.runs.convert import open_model
+from padir.runs.convert import export_checkpoint, open_model
 from padir.runtime.sharding import make_mesh
 from padir.training.warm_start import start_from
 from padir.types import TokenIds
@@ -94,6 +94,16 @@ def test_it_goes_on_in_models_of_both_kinds(tiny, vocabulary, run, texts):
     begun = start_from(same.init(1), str(run), vocabulary, mesh, network=same.network)
     jax.tree.map(np.testing.assert_array_equal, begun, opened.params)
     assert all(each.text for each in padir.load(run).translate(texts, Autoregressive()))
+
+
+def test_it_is_exported_with_the_rest(run, texts, tmp_path):
+    export_checkpoint(run_dir=str(run), output_dir=str(tmp_path / "model"), dtype="float32")
+    exported, before = padir.load(tmp_path / "model"), padir.load(run)
+    jax.tree.map(np.testing.assert_array_equal, exported.params, before.params)
+    decode = Refinement(num_steps=2, num_hypotheses=3, self_rescoring=True, target_buckets=(32,))
+    assert [each.text for each in exported.translate(texts, decode)] == [
+        each.text for each in before.translate(texts, decode)
+    ]
 
 
 def _metrics(run_dir):
