@@ -282,12 +282,16 @@ def test_the_benchmark_of_verified_decoding():
 
 def test_the_benchmark_of_pretrained_models():
     config.parse(["bench/pretrained.gin"], ["SOURCES='text.de'"])
-    ar, beam, one, four, five, twenty, verified = benchmarked()
+    ar, beam, one, four, five, itself, draws, twenty, verified = benchmarked()
     assert {ar.run_dir, beam.run_dir, twenty.rescore_with, verified.verify_with} == {"tatoeba_de_en_ar"}
-    assert {system.run_dir for system in (one, four, five, twenty, verified)} == {"tatoeba_de_en_padir"}
+    parallel = one, four, five, itself, draws, twenty, verified
+    assert {system.run_dir for system in parallel} == {"tatoeba_de_en_padir"}
+    assert itself.rescore_with is None and draws.rescore_with is None
     assert five.decode == dataclasses.replace(four.decode, num_hypotheses=5)
     drawn = {"parallel_starts": 4, "sampling": AnnealedSampling(0.4, 0.0)}
     assert twenty.decode == dataclasses.replace(five.decode, **drawn)
+    assert itself.decode == dataclasses.replace(five.decode, self_rescoring=True)
+    assert draws.decode == dataclasses.replace(itself.decode, **drawn)
     reference = gin_config.query_parameter("benchmark_latency.workload")
     assert reference.scoped_configurable_fn() == SourceText("text.de", "tatoeba_de_en_ar")
 
