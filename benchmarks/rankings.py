@@ -5,7 +5,8 @@
 
 A pretrained student translates the validation split with four steps: with one length, with five, and with four draws of
 each of the five. Its ranker ranks them if it has one, or it ranks them itself with all that it has, or its teacher and
-the ranker do. BLEU is compared with that of the teacher's beam search. Products are rounded to bfloat16, as on a TPU.
+the ranker do. Its causal mode also translates from left to right. BLEU is compared with that of the teacher's beam
+search. Products are rounded to bfloat16, as on a TPU.
 `--direction=en_de` takes the models of the other direction. Evaluations are kept in the work folder, and the same
 command goes on where it was interrupted.
 """
@@ -34,6 +35,8 @@ _WITHOUT_RANKER = "Refinement.ranker_share=0"
 _CAUSAL_MODE = "Refinement.self_rescoring=True"
 RANKER, ITSELF, TEACHER, BOTH = "its ranker", "itself", "the teacher", "both"
 BEAM = "beam search of the teacher"
+# From left to right by the student's own causal mode.
+CAUSAL = {"its causal mode, greedy": "decode/ar_greedy.gin", "its causal mode, beam of 5": "decode/ar_beam5.gin"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Way:
 
 WAYS = {
     BEAM: Way("decode/ar_beam5.gin"),
+    **{name: Way(decode_file) for name, decode_file in CAUSAL.items()},
     "1 length": Way("decode/padir_4.gin"),
     "5 lengths": Way(_FIVE, (_ALL_LENGTHS, _WITHOUT_RANKER)),
     "5 lengths, ranked by its ranker": Way(_FIVE, (_ALL_LENGTHS,), RANKER),

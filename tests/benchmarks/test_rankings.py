@@ -9,10 +9,12 @@ import pytest
 
 import gin
 from padir.cli import config
+from padir.decoding.autoregressive import Autoregressive
+from padir.decoding.beam import BeamSearch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import rankings
-from rankings import BEAM, BOTH, ITSELF, RANKER, TEACHER, WAYS
+from rankings import BEAM, BOTH, CAUSAL, ITSELF, RANKER, TEACHER, WAYS
 
 
 @pytest.fixture
@@ -46,8 +48,8 @@ def test_a_way_decodes_and_is_ranked_as_its_name_says(name, asked, tmp_path):
     assert rescored == (WAYS[name].ranked_by in (TEACHER, BOTH))
     config.parse([WAYS[name].decode_file], list(WAYS[name].bindings))
     decode = gin.query_parameter("evaluate.decode").scoped_configurable_fn()
-    if name == BEAM:
-        assert decode.beam_size == 5
+    if name == BEAM or name in CAUSAL:
+        assert decode == (Autoregressive() if "greedy" in name else BeamSearch(beam_size=5))
         return
     assert decode.num_steps == 4 and not decode.likeliest_first
     assert decode.hypotheses_per_source == (1 if "1 length" in name else 20 if "draws" in name else 5)
