@@ -6,11 +6,11 @@ The models are the pretrained ones, German to English or with `--direction=en_de
 prepared, and the teacher translates it greedily. For levers with more sources, the pretrained model of the other
 direction translates the targets by sampling, and the teacher translates what it wrote, too.
 Each lever starts with the parameters of the student, or of the teacher, and trains. A ranker that the student has stays
-only with "causal decoder" and the lever of its name. How many updates fit into the seconds is measured before, all
-levers in turns. Then it translates the validation split with four steps: with one length, with five, with five that the
-teacher ranks, and with five that it ranks itself if it has a causal mode. Its BLEU is compared with that of the student
-as it was, and of the teacher's beam search. What was done is kept in the work folder, and the same command goes on
-where it was interrupted.
+only with "causal decoder" and the lever of its name, a causal decoder only with the first of them. How many updates fit
+into the seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with
+one length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
+BLEU is compared with that of the student as it was, and of the teacher's beam search. What was done is kept in the work
+folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def pretrained(direction: str, kind: str) -> Path:
     return ROOT.parent / "pretrained" / f"tatoeba_{direction}_{kind}"
 
 
-def has_ranker(direction: str) -> bool:
-    """Whether the pretrained student of a direction has a ranker."""
-    described = json.loads((pretrained(direction, KINDS["student"]) / "config.json").read_text(encoding="utf-8"))
-    return described["padir"].get("ranker", False)
+def described(direction: str) -> dict[str, Any]:
+    """What the pretrained student of a direction is, by the names of `PadirModel`; what it says nothing of is off."""
+    config = json.loads((pretrained(direction, KINDS["student"]) / "config.json").read_text(encoding="utf-8"))
+    return {"ranker": False, "causal_stage": False} | config["padir"]
 
 
 class Trials:
@@ -180,7 +180,7 @@ class Trials:
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
         bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]
-        if "runs/causal_decoder.gin" in lever.files and has_ranker(self._direction):
+        if "runs/causal_decoder.gin" in lever.files and described(self._direction)["ranker"]:
             bindings += ["PadirModel.ranker=True", f"PadirModel.freeze={_ALL_BUT_CAUSAL_DECODER!r}"]
         return [*(f"--gin_file={file}" for file in files), *(f"--gin.{binding}" for binding in bindings)]
 
@@ -274,9 +274,10 @@ class Trials:
 
 def is_joint(name: str, direction: str) -> bool:
     """Whether a student has a causal mode: `BEFORE`, or after a lever."""
-    files = (*_FILES[direction], *(LEVERS[name].files if name != BEFORE else ()))
-    joint = name != BEFORE and LEVERS[name].joint
-    return joint or not {"models/joint.gin", "runs/causal_decoder.gin"}.isdisjoint(files)
+    if name == BEFORE:
+        return bool(described(direction)["causal_stage"])
+    files = (*_FILES[direction], *LEVERS[name].files)
+    return LEVERS[name].joint or not {"models/joint.gin", "runs/causal_decoder.gin"}.isdisjoint(files)
 
 
 def ways(joint: bool) -> dict[str, System]:

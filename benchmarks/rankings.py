@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from levers import difference, has_ranker, lines_of, pretrained
+from levers import described, difference, lines_of, pretrained
 from quality import run_padir
 
 from padir.benchmark.facts import run_facts
@@ -119,7 +119,7 @@ def main() -> int:
     options = parser.parse_args()
     work = options.work / options.direction
     work.mkdir(parents=True, exist_ok=True)
-    ways = [way for way, how in WAYS.items() if how.ranked_by != RANKER or has_ranker(options.direction)]
+    ways = [way for way, how in WAYS.items() if how.ranked_by != RANKER or described(options.direction)["ranker"]]
     found = {way: evaluated(way, options.direction, options.data, work) for way in ways}
     references = lines_of(options.data / f"valid.{options.direction.split('_')[1]}.gz")
     of_teacher = found[BEAM]["outputs"]

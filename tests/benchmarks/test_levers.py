@@ -79,7 +79,8 @@ def test_they_go_on_with_the_shape_of_the_pretrained_models(trials, tmp_path, di
         assert dataclasses.replace(model.network, dropout_rate=student.network.dropout_rate) == student.network, name
         assert model.relative_length == student.relative_length
         own = name == "causal decoder"
-        assert model.causal_stage == (LEVERS[name].joint or own or student.causal_stage)
+        shared = student.causal_stage and not student.causal_layers
+        assert model.causal_stage == (LEVERS[name].joint or own or shared)
         assert model.causal_layers == own and model.ranker == (name == "ranker" or (own and student.ranker))
         assert levers.is_joint(name, direction) == model.causal_stage
         assert levers.is_joint(BEFORE, direction) == student.causal_stage
@@ -157,7 +158,7 @@ def test_what_is_done_is_not_done_again(trials, tmp_path, monkeypatch):
     assert f"--initialize_from={pretrained('de_en', 'padir')}" in asked[0] and "--num_steps=20" in asked[0]
     made = trials.made("joint")
     assert (made["updates"], made["seconds"]) == (20, 10.0) and "commit" in made
-    for way in levers.ways(False):
+    for way in levers.ways(levers.is_joint(BEFORE, "de_en")):
         path = tmp_path / f"{BEFORE}, {way}".replace(",", "").replace(" ", "_")
         path.with_suffix(".json").write_text(json.dumps({"bleu": 7.0}))
         path.with_suffix(".txt").write_text("a\nb\n")

@@ -59,7 +59,7 @@ def test_a_way_decodes_and_is_ranked_as_its_name_says(name, asked, tmp_path):
 
 
 def test_a_student_without_a_ranker_leaves_its_ways_out(asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(rankings, "has_ranker", lambda direction: direction == "de_en")
+    monkeypatch.setattr(rankings, "described", lambda direction: {"ranker": direction == "de_en"})
     (tmp_path / "valid.de.gz").write_bytes(gzip.compress(b"die Katze\n" * 2))
     options = [f"--work={tmp_path}", f"--data={tmp_path}", f"--output={tmp_path / 'o.json'}", "--direction=en_de"]
     monkeypatch.setattr(sys, "argv", ["rankings.py", *options])
