@@ -6,9 +6,8 @@
 A pretrained student translates the validation split with four steps: with one length, with five, and with four draws of
 each of the five. Its ranker ranks them if it has one, or it ranks them itself with all that it has, or its teacher and
 the ranker do. Its causal mode also translates from left to right. BLEU is compared with that of the teacher's beam
-search. Products are rounded to bfloat16, as on a TPU.
-`--direction=en_de` takes the models of the other direction. Evaluations are kept in the work folder, and the same
-command goes on where it was interrupted.
+search. Products are rounded to bfloat16, as on a TPU. `--direction=en_de` takes the models of the other direction.
+Evaluations are kept in the work folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations

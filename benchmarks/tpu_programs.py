@@ -69,7 +69,7 @@ DECODES: dict[str, DecodeConfig] = {
 }
 # What the names of those of `SHORTCUTS` end with that are of a model with a ranker, and one with a layer of its own for
 # its causal mode, too.
-RANKED, RANKED_TWICE = ", with a ranker", ", with a ranker and a causal decoder"
+RANKED, RANKED_BY_BOTH = ", with a ranker", ", with a ranker and a causal decoder"
 _DRAWS = replace(refinement(5), parallel_starts=4, sampling=AnnealedSampling(0.4, 0.0))
 # What makes decoding cheaper elsewhere, and what a disentangled context costs: (decode, compute type, layers of encoder
 # and decoder, steps outside the loop).
@@ -78,9 +78,9 @@ SHORTCUTS: dict[str, tuple[DecodeConfig, str | None, tuple[int, int], int]] = {
     "PaDIR 4 x 5, int8": (refinement(5), "int8", (6, 6), 0),
     "PaDIR 4 x 5, ranked by itself": (replace(refinement(5), self_rescoring=True), None, (6, 6), 0),
     f"PaDIR 4 x 5{RANKED}": (refinement(5), None, (6, 6), 0),
-    f"PaDIR 4 x 5{RANKED_TWICE}": (replace(refinement(5), self_rescoring=True), None, (6, 6), 0),
+    f"PaDIR 4 x 5{RANKED_BY_BOTH}": (replace(refinement(5), self_rescoring=True), None, (6, 6), 0),
     f"PaDIR 4 x 5 x 4 draws{RANKED}": (_DRAWS, None, (6, 6), 0),
-    f"PaDIR 4 x 5 x 4 draws{RANKED_TWICE}": (replace(_DRAWS, self_rescoring=True), None, (6, 6), 0),
+    f"PaDIR 4 x 5 x 4 draws{RANKED_BY_BOTH}": (replace(_DRAWS, self_rescoring=True), None, (6, 6), 0),
     "AR greedy, int8": (Autoregressive(**ROOM), "int8", (6, 6), 0),
     "PaDIR 9-3, 4 x 1": (refinement(1), None, (9, 3), 0),
     "PaDIR 12-1, 4 x 1": (refinement(1), None, (12, 1), 0),
@@ -149,8 +149,8 @@ def shortcut(topology: str, name: str) -> dict[str, Any]:
     decode, compute_type, layers, outside = SHORTCUTS[name]
     steps = decode.num_steps if isinstance(decode, Refinement) else LENGTH
     model = decoding_model(decode, layers)
-    if name.endswith((RANKED, RANKED_TWICE)):
-        model = replace(model, ranker=True, causal_layers=int(name.endswith(RANKED_TWICE)))
+    if name.endswith((RANKED, RANKED_BY_BOTH)):
+        model = replace(model, ranker=True, causal_layers=int(name.endswith(RANKED_BY_BOTH)))
     found = compiled(lambda: Decode(model, decode, 1, LENGTH, 1, compute_type).lower(named(topology)))
     if isinstance(decode, Refinement) and decode.active_positions:
         # One half of the steps takes one branch of the loop, the other half the other.

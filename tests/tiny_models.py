@@ -68,3 +68,9 @@ def batch(count=4, source_length=7, target_length=6):
 
 def value_and_grad(model, train=False):
     return jax.jit(jax.value_and_grad(partial(model.loss_and_metrics, train=train), has_aux=True))
+
+
+def reversed_pairs():
+    """Four sentences of up to nine tokens as sources, and what they are backwards as targets."""
+    source = rows(4, 9)
+    return {"encoder_input_tokens": source, "decoder_target_tokens": source[:, ::-1] * (source > 0)}

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import tiny_models
 from flax.traverse_util import flatten_dict
@@ -37,8 +36,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def batch():
-    rows = np.array(tiny_models.rows(4, 9, ids=IDS))
-    return {"encoder_input_tokens": jnp.asarray(rows), "decoder_target_tokens": jnp.asarray(rows[:, ::-1] * (rows > 0))}
+    return tiny_models.reversed_pairs()
 
 
 def test_its_parameters_are_encoder_and_embeddings_of_the_model_and_a_decoder_of_its_own(params):

@@ -47,8 +47,7 @@ def sources():
 
 @pytest.fixture(scope="module")
 def batch():
-    rows = np.array(tiny_models.rows(4, 9, ids=IDS))
-    return {"encoder_input_tokens": jnp.asarray(rows), "decoder_target_tokens": jnp.asarray(rows[:, ::-1] * (rows > 0))}
+    return tiny_models.reversed_pairs()
 
 
 def test_the_causal_mode_has_the_parameters_of_an_autoregressive_model(params):
