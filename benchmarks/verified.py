@@ -2,6 +2,8 @@
 
     python benchmarks/verified.py --teacher=demo/teacher --student=demo/student_on_distilled_data --data=demo/data \\
         --output=benchmarks/results/verified_demo_cpu.json
+
+Other ways to draft and to accept need not give the output of greedy decoding: they are scored against the references.
 """
 
 from __future__ import annotations
@@ -23,17 +25,28 @@ from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened
 from padir.benchmark.workloads import fitting_requests
 from padir.data.records import PreparedSet
+from padir.decoding.acceptance import AcceptClose, AcceptSampled
 from padir.decoding.autoregressive import START_ID, Autoregressive
 from padir.decoding.refinement import Refinement
-from padir.decoding.sampling import log_probabilities
+from padir.decoding.sampling import Sampling, log_probabilities
 from padir.decoding.verified import Verified
+from padir.evaluation.evaluate import decode_examples, score
 from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
+from padir.models.kinds import DecodeConfig
 from padir.types import Array
 
 COMPUTE_TYPES = (None, "bfloat16", "int8")
 LENGTH_BEAMS = (1, 3)
 GREEDY = "AR greedy"
+# Each with what it needs of `Verified`.
+WAYS: dict[str, dict[str, Any]] = {
+    "verified, 1 draft a round": {},
+    "verified, 3 drafts a round": {"length_beam": 3},
+    "verified, drafts of 4 steps": {"draft_steps": 4, "redraft_steps": 4},
+    "verified, close tokens stand": {"accept": AcceptClose()},
+    "verified, sampled": {"accept": AcceptSampled()},
+}
 
 
 def padded(sources: list[list[int]]) -> np.ndarray:
@@ -68,7 +81,7 @@ def agreement(options: argparse.Namespace, compute_type: str | None, buckets: tu
     """Of all test sentences: outputs equal to greedy decoding, margins of the others, and rounds."""
     teacher = load(options.teacher, compute_type=compute_type)
     student = load(options.student, verify_with=options.teacher, compute_type=compute_type)
-    test = PreparedSet.open(options.data).split("test")
+    test = PreparedSet.open(options.data).split(options.split)
     sources = [list(example.source_ids) for example in test.read(range(len(test)))]
     greedy = teacher.decode_ids(sources, Autoregressive())
     found = {"sentences": len(sources), "tokens": float(greedy.predicted_lengths[: len(sources)].mean())}
@@ -84,6 +97,31 @@ def agreement(options: argparse.Namespace, compute_type: str | None, buckets: tu
             "mean_draft_passes": float((passes - rounds).mean()),
             "tokens_per_round": float(greedy.predicted_lengths[: len(sources)].sum() / rounds.sum()),
         }
+    return found
+
+
+def ways(options: argparse.Namespace, buckets: tuple[int, ...]) -> dict[str, Any]:
+    """BLEU and rounds of greedy decoding, of sampling, and of each of `WAYS`, and how many outputs are greedy ones."""
+    data = PreparedSet.open(options.data)
+    split = data.split(options.split)
+    examples, checker = split.read(range(len(split))), data.manifest.checker
+    teacher, student = load(options.teacher), load(options.student, verify_with=options.teacher)
+    systems: dict[str, tuple[Translator, DecodeConfig]] = {
+        GREEDY: (teacher, Autoregressive()),
+        "AR sampled": (teacher, Autoregressive(sampling=Sampling(temperature=1.0))),
+    }
+    for name, given in WAYS.items():
+        systems[name] = student, Verified(target_buckets=buckets, **given)
+    found: dict[str, Any] = {}
+    greedy: list[str] = []
+    for name, (translator, decode) in systems.items():
+        translations = decode_examples(translator, examples, decode, batch_size=64, label=name)
+        texts = [translation.text for translation in translations]
+        greedy = greedy or texts
+        scores = score(translations, examples, checker, predicts_length=False, with_ter=False)
+        kept = ("bleu", "bleu_signature", "mean_rounds", "mean_draft_passes", "tokens_per_round")
+        equal = sum(ours == theirs for ours, theirs in zip(texts, greedy, strict=True))
+        found[name] = {"equal": equal} | {key: scores[key] for key in kept if key in scores}
     return found
 
 
@@ -149,15 +187,9 @@ def latencies(options: argparse.Namespace, buckets: tuple[int, ...]) -> dict[str
     systems = {
         GREEDY: (teacher, Autoregressive()),
         "PaDIR, 1 step": (student, Refinement(num_steps=1, target_buckets=buckets)),
-        **{
-            f"verified, {beam} draft{'s' if beam > 1 else ''} a round": (
-                verifying,
-                Verified(length_beam=beam, target_buckets=buckets),
-            )
-            for beam in LENGTH_BEAMS
-        },
+        **{name: (verifying, Verified(target_buckets=buckets, **given)) for name, given in WAYS.items()},
     }
-    examples = data.split("test").read(range(options.requests))
+    examples = data.split(options.split).read(range(options.requests))
     texts = [example.source_text for example in examples]
     requests = fitting_requests(texts, data.vocabulary(), teacher.model.max_source_length)
     timings = take_turns(
@@ -174,7 +206,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--teacher", required=True, help="run directory of an autoregressive model")
     parser.add_argument("--student", required=True, help="run directory of a PaDIR model")
-    parser.add_argument("--data", required=True, help="prepared set with a split 'test'")
+    parser.add_argument("--data", required=True, help="prepared set")
+    parser.add_argument("--split", default="test", help="of the set")
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--buckets", default="12,20,32", help="padded target lengths")
     parser.add_argument("--requests", type=int, default=100, help="sentences that are timed")
@@ -184,11 +217,12 @@ def main() -> None:
     result: dict[str, Any] = {"facts": run_facts(), "profile": profile(options, 15, 20)}
     result["latency_ms"] = latencies(options, buckets)
     result["agreement"] = {str(kind): agreement(options, kind, buckets) for kind in COMPUTE_TYPES}
+    result["ways"] = ways(options, buckets)
     write_text(options.output, json.dumps(result, indent=1) + "\n")
     for name, timing in result["latency_ms"].items():
         print(f"{name}: median {timing['median']:.2f} ms, p99 {timing['p99']:.2f} ms, n = {timing['n']}")
     print(json.dumps(result["profile"], indent=1))
-    print(json.dumps(result["agreement"], indent=1))
+    print(json.dumps({name: result[name] for name in ("agreement", "ways")}, indent=1))
 
 
 if __name__ == "__main__":

@@ -148,10 +148,11 @@ def p_of(found: dict[str, Any], one: str, other: str) -> str:
 def updates_table(found: dict[str, Any]) -> str:
     """How many updates each model of a comparison made, how long they took, and after how many its loss was lowest."""
     rows = [
-        [name, *(number(model[key], 0) for key in ("updates", "best_after")), number(1e3 * model["update_seconds"], 0)]
+        [name, *(number(model[key], 0) for key in ("updates", "best_after"))]
+        + [number(1e3 * model["update_seconds"], 0), number(model["seconds"] / 60, 1)]
         for name, model in found["models"].items()
     ]
-    return table(["model", "updates", "lowest validation loss after", "ms for an update"], rows)
+    return table(["model", "updates", "lowest validation loss after", "ms for an update", "minutes"], rows)
 
 
 def decodes_table(rows: dict[str, Any]) -> str:

@@ -94,6 +94,15 @@ def check_one(option: str, policy: object, known: tuple[type, ...], name: str | 
         raise PadirError(f"{option}: {found} is not a policy; choose one of {allowed}")
 
 
+def draws(config: Any) -> bool:
+    """Whether two hypotheses of one length can differ in a `Refinement`: whether it begins or goes on at random."""
+    temperature = config.sampling.temperature
+    if isinstance(config.sampling, AnnealedSampling) and config.num_steps == 1:
+        # An only step is the last one.
+        temperature = config.sampling.final_temperature
+    return config.start.is_random or config.replace.needs_noise or temperature > 0
+
+
 def check_acceptance(config: Any) -> None:
     """Refuses options of adaptive acceptance that contradict a `Refinement`'s others."""
     remask = type(config.remask).__name__

@@ -145,8 +145,7 @@ class Refinement:
                 "Refinement.num_steps: a remasking schedule needs at least 2 steps; "
                 "for one step use Refinement.remask = RemaskNothing()"
             )
-        draws = self.start.is_random or self.replace.needs_noise or self.sampling.temperature > 0
-        if self.parallel_starts > 1 and not draws:
+        if self.parallel_starts > 1 and not policies.draws(self):
             raise PadirError(
                 f"Refinement.parallel_starts: {self.parallel_starts} greedy hypotheses of one length from "
                 f"{type(self.start).__name__} would be equal; use StartWithRandom, or Sampling with a temperature"

@@ -322,8 +322,8 @@ class Decoder:
         if verifies != has_verifier and not self.verifies_itself:
             raise PadirError(
                 "decode: Verified needs an autoregressive model that verifies; give verify_with to "
-                "padir translate, padir evaluate, padir.load or a System with run_dir, or train with "
-                "PadirModel.causal_stage = True"
+                "padir translate, evaluate, serve or export, padir.load or a System with run_dir, or train with "
+                "PadirModel.causal_stage = True (distill and trace take such a model only)"
                 if verifies
                 else f"decode: {type(decode).__name__} verifies nothing; use Verified, or leave verify_with out"
             )

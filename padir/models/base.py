@@ -25,8 +25,8 @@ from padir.types import PAD_ID, Array, PyTree, TokenIds
 Batch = dict[str, Array]
 Metrics = dict[str, Array]
 
-# Where the parameters of each part lie. Encoder and decoder both read the token embeddings, so what either of
-# them computes can only be frozen together with those.
+# Where the parameters of each part lie. Encoder and decoders all read the token embeddings, so what one of them
+# computes can only be frozen together with those; likewise what makes logits of hidden states.
 PART_PATHS = {
     "encoder": (("network", "encoder"), ("network", "token_embedder")),
     "decoder": (
@@ -39,7 +39,7 @@ PART_PATHS = {
     "length_predictor": (("length_predictor",),),
     "rejecter": (("rejecter",),),
     "ranker": (("ranker",),),
-    "causal_decoder": (("causal_decoder",),),
+    "causal_decoder": (("causal_decoder",), ("network", "logits_dense"), ("network", "token_embedder")),
 }
 
 
@@ -91,7 +91,7 @@ class BaseModel:
       max_source_length, max_target_length: longest sequences in tokens, EOS counted.
       loss: loss weights.
       freeze: names of `parts` that training does not change. What a frozen part computes for given inputs stays the
-        same, so the token embeddings are frozen together with the encoder or the decoder.
+        same, so the token embeddings are frozen together with the encoder or a decoder.
     """
 
     ids: TokenIds

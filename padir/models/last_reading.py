@@ -7,13 +7,9 @@ from flax import nnx
 from padir.decoding.refinement import Refinement
 from padir.models import ranker, rescoring
 from padir.models.base import BaseModel, DecodingParams
-from padir.models.rescoring import Rescorer
+from padir.models.rescoring import ReadFn, Rescorer
+from padir.nn.decode_plan import DecodePlan
 from padir.types import Array, PyTree
-
-
-def is_read(model: BaseModel, config: Refinement, rescorer: Rescorer | None, hypotheses: int) -> bool:
-    """Whether a model, a causal mode or a ranker reads the finished hypotheses, of which each source has so many."""
-    return rescorer is not None or config.self_rescoring or by_ranker(model, config, hypotheses)
 
 
 def by_ranker(model: BaseModel, config: Refinement, hypotheses: int) -> bool:
@@ -21,18 +17,18 @@ def by_ranker(model: BaseModel, config: Refinement, hypotheses: int) -> bool:
     return model.ranker and config.ranker_share > 0 and hypotheses > 1
 
 
-def token_log_probs(
+def reader(
     model: BaseModel,
     module: nnx.Module,
     params: PyTree | DecodingParams,
     encoded: Array,
     source: Array,
-    tokens: Array,
+    plan: tuple[DecodePlan, tuple[Array, Array | None]],
     config: Refinement,
     rescorer: Rescorer | None,
     hypotheses: int,
-) -> Array:
-    """What is said of each token: by the rescorer if there is one, else by the causal mode if it shall; by the ranker.
+) -> ReadFn | None:
+    """What reads the finished hypotheses: the rescorer, or the causal mode if it shall; the ranker; or nothing.
 
     Where two of them read, it is a mean, in which the ranker has its share.
 
@@ -42,20 +38,19 @@ def token_log_probs(
       params: its parameters.
       encoded: [B, Ls, E], output of its encoder.
       source: [B, Ls] int32.
-      tokens: [B, K, L] int32, padded with 0.
+      plan: `plan_of_sources` and `of_length` of its decode.
       config: how it decodes.
       rescorer: another model.
-      hypotheses: of each source, as for `is_read`; K of them are here.
-
-    Returns:
-      Log-probabilities [B, K, L] float32; 0 at padding.
+      hypotheses: how many each source has; the function may be given some of them at a time.
     """
-    block, of_tokens, said = config.logits_block, (model.ids, encoded, source, tokens), None
-    if rescorer is not None:
-        said = rescorer.token_log_probs(source, tokens, logits_block=block)
-    elif config.self_rescoring:
-        said = rescoring.token_log_probs(model.causal_network(params), *of_tokens, logits_block=block)
-    if not by_ranker(model, config, hypotheses):
-        return said
-    by_it = ranker.token_log_probs(module, *of_tokens, logits_block=block)
-    return by_it if said is None else (1 - config.ranker_share) * said + config.ranker_share * by_it
+    block, other, its_own = config.logits_block, None, None
+    share = config.ranker_share if by_ranker(model, config, hypotheses) else 0.0
+    if share < 1 and rescorer is not None:
+        other = rescorer.reader(source, logits_block=block)
+    elif share < 1 and config.self_rescoring:
+        other = rescoring.reader(model.causal_network(params), model.ids, encoded, source, logits_block=block)
+    if share:
+        its_own = ranker.reader(module, model.ids, *plan, block)
+    if other is None or its_own is None:
+        return other or its_own
+    return lambda tokens: (1 - share) * other(tokens) + share * its_own(tokens)

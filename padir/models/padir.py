@@ -19,7 +19,7 @@ from padir.decoding.verified import Verified
 from padir.errors import PadirError
 from padir.models import padir_decoding, ranker, rejecter, stages, verification
 from padir.models.base import BaseModel, Batch, DecodingParams, Metrics
-from padir.models.causal_mode import CausalMode, causal_params
+from padir.models.causal_mode import CausalMode
 from padir.models.rescoring import Rescorer
 from padir.models.verification import Verifier
 from padir.nn import flops, for_decoding
@@ -99,10 +99,12 @@ class PadirModel(BaseModel):
         in the paper. 'affine': the source's length. 'fertility': a sum over source tokens. 'oracle': nothing; the
         caller gives lengths, and training has no length loss.
       rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
-      ranker: learn how good hypotheses of its own are, so that decoding ranks several by that; see `models.ranker`.
+      ranker: learn how good hypotheses of its own are, so that decoding ranks several by that; see `models.ranker`,
+        which says what it is not for.
         Learnt by freezing all else, after training: until then they are worth little.
-      causal_stage: learn the causal objective, too, as a further stage, in the same weights. The model then also
-        decodes as an autoregressive one and verifies its own drafts; see `CausalMode`.
+      causal_stage: learn the causal objective, too, as a further stage, in the same weights unless it has
+        `causal_layers`. The model then also decodes as an autoregressive one and verifies its own drafts; see
+        `CausalMode`.
       causal_layers: with `causal_stage`, layers of a causal decoder of its own, a part that `freeze` may name. It reads
         the same encoder output and embeddings. 0: the causal objective is learnt in the same weights.
       self_conditioning: each stage but the first also reads the embedding that the one before expected at each
@@ -147,8 +149,8 @@ class PadirModel(BaseModel):
             raise PadirError(
                 "PadirModel.self_conditioning: a stage is conditioned on the one before; set PadirModel.num_stages to 2"
             )
-        if self.ranker and self.length_predictor == "oracle":
-            raise PadirError("PadirModel.ranker: with length_predictor 'oracle' there is one length; set it to False")
+        if self.ranker:
+            ranker.check(self)
         if self.relative_length and self.length_predictor != "token":
             raise PadirError(
                 f"PadirModel.relative_length: length_predictor {self.length_predictor!r} has no relative form; "
@@ -169,7 +171,6 @@ class PadirModel(BaseModel):
             "corruption": (self.corruption != CorruptionConfig(), "contexts are drawn, not noise; leave the defaults"),
             "num_stages": (self.num_stages != 1, "contexts are of true tokens, which no later stage has; set it to 1"),
             "rejecter": (self.rejecter, "no token is remasked; set it to False"),
-            "ranker": (self.ranker, "it has not been tried; set it to False"),
             "causal_stage": (self.causal_stage, "there is no causal mode; set it to False"),
         }
         for name, (is_wrong, advice) in wrong.items():
@@ -182,7 +183,7 @@ class PadirModel(BaseModel):
         return 1 if self.length_predictor == "token" else 0
 
     def _trains(self, *parts: str) -> bool:
-        """Whether training changes one of these parts. Losses from which only frozen ones would learn are left out."""
+        """Whether training changes one of these parts. If not, the losses that are theirs are not computed."""
         return any(part in self.parts and part not in self.freeze for part in parts)
 
     @property
@@ -219,7 +220,8 @@ class PadirModel(BaseModel):
 
     @cached_property
     def causal_mode(self) -> CausalMode:
-        """The model that `causal_stage` trains beside this one; its parameters are `causal_params` of this one's."""
+        """The model that `causal_stage` trains beside this one; its parameters are
+        `causal_mode.causal_params` of this one's."""
         if not self.causal_stage:
             raise PadirError("PadirModel.causal_stage: this model was trained without; it has no causal mode")
         layers = self.causal_layers or self.network.num_decoder_layers
@@ -258,7 +260,9 @@ class PadirModel(BaseModel):
         """See `BaseModel.prepare`."""
         super().prepare(module, compute_type)
         if self.causal_layers:
-            for_decoding.prepare_decoder(module.causal_decoder, self.causal_mode.network, compute_type)
+            # It reads whole targets (`causal_network`), as a parallel decoder does.
+            network = dataclasses.replace(self.causal_mode.network, causal=False)
+            for_decoding.prepare_decoder(module.causal_decoder, network, compute_type)
 
     def encode(self, params: PyTree, source: Array, dropout_key: Array | None = None) -> tuple[Array, Array | None]:
         """Source [B, Ls] int32 → (encoder output [B, Ls, E], length logits [B, max_target_length]; oracle: None)."""
@@ -272,7 +276,7 @@ class PadirModel(BaseModel):
     def loss_and_metrics(self, params: PyTree, batch: Batch, key: Array | None, train: bool) -> tuple[Array, Metrics]:
         """The training objective L = 1/S Σ L^(s) + length loss + those of rejecter and ranker (paper section 4.2.2.2).
 
-        With `causal_stage` the causal loss is one of S + 1 terms of the mean.
+        With `causal_stage` the causal loss is one of S + 1 terms of the mean; of parts that are frozen there are none.
 
         Args:
           params: parameters.
@@ -321,7 +325,7 @@ class PadirModel(BaseModel):
         if self._trained_stages:
             objective, metrics = stages.loss(self, module, features, encoded, dropout_keys[1:], totals)
         if self._trains_causal_mode:
-            causal = self.causal_mode.module(causal_params(params)).network
+            causal = self.causal_network(params)
             logits = self.causal_mode.target_logits(causal, encoded, source, targets, dropout_keys[-1])
             inside = (targets != PAD_ID).astype(jnp.float32)
             loss, _, found = self.stage_metrics("causal", logits, targets, inside, totals["tokens"])

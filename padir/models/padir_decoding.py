@@ -21,7 +21,7 @@ from padir.models.base import BaseModel
 from padir.models.decoder_steps import decoder_pass, plain_step, sharing_step
 from padir.models.hypothesis_rows import HypothesisRows
 from padir.models.refined import Refined, preference, ranked, without_failed
-from padir.models.rescoring import Rescorer
+from padir.models.rescoring import ReadFn, Rescorer
 from padir.nn.length import top_lengths
 from padir.nn.masks import length_mask
 from padir.types import PAD_ID, Array, PyTree
@@ -158,13 +158,9 @@ class _Job:
     rescorer: Rescorer | None
     constraint: Automaton | None
 
-    def hypotheses(self, config: Refinement) -> int:
-        """How many finished ones each source has."""
-        return config.keep_hypotheses or self.lengths.shape[1]
-
-    def is_read(self, model: BaseModel, config: Refinement) -> bool:
-        """Whether its finished hypotheses are read once more, to rank them."""
-        return last_reading.is_read(model, config, self.rescorer, self.hypotheses(config))
+    def is_rescored(self, config: Refinement) -> bool:
+        """Whether a causal model reads its finished hypotheses, which is unsure of EOS, too."""
+        return self.rescorer is not None or config.self_rescoring
 
 
 def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:
@@ -211,6 +207,9 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     sources = module.network.plan_of_sources(job.encoded, job.source)
     of_length = module.network.of_length(bucket)
     keys = rng.of_sources(sampling_key, job.source)
+    hypotheses = config.keep_hypotheses or job.lengths.shape[1]
+    of_job = job.params, job.encoded, job.source, (sources, of_length), config, job.rescorer, hypotheses
+    read = last_reading.reader(model, module, *of_job)
 
     def refined(which: slice, live: Array) -> Refined:
         """Some hypotheses of every source; those that are not `live` [B, k] are left alone."""
@@ -220,29 +219,24 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         automaton = None if job.constraint is None else job.constraint.repeat(lengths.shape[1])
         of_lengths = lengths, job.length_log_probs[:, which]
         rows = HypothesisRows(tokens, inside, plan, *of_lengths, automaton=automaton, keys=keys)
-        return _refine_rows(model, module, job, rows, live.reshape(-1), config)
+        return _refine_rows(model, module, job, rows, live.reshape(-1), config, read)
 
     every = jnp.broadcast_to(job.live[:, None], job.lengths.shape)
     if not config.likeliest_first or every.shape[1] == 1:
         found, count = refined(slice(None), every), None
     else:
         first = refined(slice(0, 1), every[:, :1])
-        found, count = _with_likelier(model, first, refined, every[:, 1:], job, config), 1
-    preferred = preference(config, found.scores, found.lengths, rescored=job.is_read(model, config))
+        found, count = _with_likelier(first, refined, every[:, 1:], job, config), 1
+    preferred = preference(config, found.scores, found.lengths, rescored=job.is_rescored(config))
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
 
 def _with_likelier(
-    model: BaseModel,
-    first: Refined,
-    refined: Callable[[slice, Array], Refined],
-    live: Array,
-    job: _Job,
-    config: Refinement,
+    first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    to_beat = preference(config, first.scores, first.lengths, rescored=job.is_read(model, config))
+    to_beat = preference(config, first.scores, first.lengths, rescored=job.is_rescored(config))
     may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:
@@ -265,8 +259,9 @@ def _refine_rows(
     rows: HypothesisRows,
     live: Array,
     config: Refinement,
+    read: ReadFn | None,
 ) -> Refined:
-    """Refines and scores `rows`, those that are `live` [N]."""
+    """Refines `rows`, those that are `live` [N], and scores them, by what `read` says of them if it is there."""
     state = initial_state(rows.start, live, config, plain_step(model, module, rows, config))
     if conditions_itself(model, config):
         state = state.replace(conditioning=jnp.zeros((*rows.start.shape, job.encoded.shape[-1]), job.encoded.dtype))
@@ -278,10 +273,9 @@ def _refine_rows(
     tokens = drop_repeats(state.proposal, rows.inside) if drops else state.proposal
     by_source = tokens.reshape(*rows.lengths.shape, -1)
     log_probs, counted = state.log_probs, rows.inside
-    if job.is_read(model, config):
+    if read is not None:
         shown = rescoring.up_to_eos(by_source)
-        of_job = job.params, job.encoded, job.source, shown, config, job.rescorer, job.hypotheses(config)
-        log_probs = last_reading.token_log_probs(model, module, *of_job).reshape(tokens.shape)
+        log_probs = read(shown).reshape(tokens.shape)
         counted = (shown != PAD_ID).reshape(tokens.shape)
     scores = config.rank(log_probs, counted, rows.length_log_probs.reshape(-1)).reshape(rows.lengths.shape)
     steps_run = state.steps_run.reshape(rows.lengths.shape)

@@ -19,12 +19,13 @@ from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement, refine
 from padir.decoding.repeats import drop_repeats
-from padir.decoding.sampling import log_probability
-from padir.decoding.shortcuts import map_blocks
+from padir.errors import PadirError
+from padir.models import rescoring
 from padir.models.base import BaseModel, Metrics
 from padir.models.decoder_steps import plain_step
 from padir.models.hypothesis_rows import HypothesisRows
-from padir.models.rescoring import up_to_eos
+from padir.models.rescoring import ReadFn, up_to_eos
+from padir.nn.decode_plan import DecodePlan
 from padir.nn.layers import Dense
 from padir.nn.length import top_lengths
 from padir.nn.masks import length_mask
@@ -43,6 +44,28 @@ _SHARPNESS = 4.0
 _SUREST = -1e-6
 # Standard deviation of the first corrections, relative to T5's initialisation.
 _FIRST_CORRECTION = 0.1
+
+
+def check(model: BaseModel) -> None:
+    """Refuses a ranker of a `PadirModel` that would not be taught what decoding asks of it.
+
+    Raises:
+      PadirError: the model knows one length, or it has not learnt to translate as `_GREEDY` does.
+    """
+    if model.length_predictor == "oracle":
+        raise PadirError("PadirModel.ranker: with length_predictor 'oracle' there is one length; set it to False")
+    untried = {
+        "NetworkConfig.disentangled_context": model.network.disentangled_context,
+        "PadirModel.self_conditioning": model.self_conditioning,
+        "CorruptionConfig.random_probability = 1": model.corruption.random_probability == 1,
+        "CorruptionConfig.mask_range": model.corruption.mask_range,
+    }
+    for name, is_so in untried.items():
+        if is_so:
+            raise PadirError(
+                f"PadirModel.ranker: it is taught on what becomes of MASK, without conditioning; with {name} it has "
+                "not been tried; set it to False"
+            )
 
 
 class Ranker(nnx.Module):
@@ -72,38 +95,38 @@ class Ranker(nnx.Module):
         return jax.nn.log_sigmoid(self.odds_scale[...] * log_odds + correction)
 
 
-def token_log_probs(
-    module: nnx.Module, ids: TokenIds, encoded: Array, source: Array, tokens: Array, logits_block: int | None = None
-) -> Array:
-    """What a ranker says of each token, in one pass over all hypotheses.
+def reader(
+    module: nnx.Module,
+    ids: TokenIds,
+    sources: DecodePlan,
+    of_length: tuple[Array, Array | None],
+    logits_block: int | None = None,
+) -> ReadFn:
+    """Gives tokens their corrected log-probabilities, in one pass over all hypotheses.
 
     Args:
       module: that of a PaDIR model with a ranker.
       ids: of its vocabulary.
-      encoded: [B, Ls, E], output of its encoder.
-      source: [B, Ls] int32.
-      tokens: [B, K, L] int32, padded with 0.
+      sources: the plan of the sources.
+      of_length: of the hypotheses' padded length; see `EncoderDecoder.of_length`.
       logits_block: as in `Refinement`: of so many positions logits are there at once. None: of all.
-
-    Returns:
-      Corrected log-probabilities [B, K, L] float32; 0 at padding.
     """
-    rows = tokens.reshape(-1, tokens.shape[-1])
-    log_probs = module.ranker(*_read(module, ids, encoded, source, rows, logits_block))
-    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+    def read(tokens: Array) -> Array:
+        rows = tokens.reshape(-1, tokens.shape[-1])
+        plan = module.network.plan_of_targets(sources, rows, of_length)
+        log_probs = module.ranker(*_pass(module, ids, plan, rows, logits_block))
+        return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+    return read
 
 
-def _read(
-    module: nnx.Module, ids: TokenIds, encoded: Array, source: Array, tokens: Array, logits_block: int | None
+def _pass(
+    module: nnx.Module, ids: TokenIds, plan: DecodePlan, tokens: Array, logits_block: int | None
 ) -> tuple[Array, Array]:
     """A pass over hypotheses [N, L] int32: decoder embeddings [N, L, E], log-probabilities of the tokens [N, L]."""
-    network = module.network
-    hidden = network.decode(tokens, network.plan(encoded, source, tokens)).hidden
-
-    def of_block(block: tuple[Array, Array]) -> Array:
-        return log_probability(network.logits(block[0]), block[1], ids)
-
-    return hidden, map_blocks(of_block, (hidden, tokens), logits_block)
+    hidden = module.network.decode(tokens, plan).hidden
+    return hidden, rescoring.token_log_probs(module.network, ids, hidden, tokens, logits_block)
 
 
 def loss(model: BaseModel, params: PyTree, source: Array, targets: Array, total: Array) -> tuple[Array, Metrics]:
@@ -174,17 +197,19 @@ def hypotheses(
     """
 
     keys = rng.of_sources(jax.random.key(0), source)
+    sources, shared = module.network.plan_of_sources(encoded, source), module.network.of_length(longest)
 
     def of_length(numbered: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         number, length = numbered
         inside = length_mask(length, longest)
         start = config.start(None, length, longest, model.ids)
-        plan = module.network.plan(encoded, source, start)
+        plan = module.network.plan_of_targets(sources, start, shared)
         rows = HypothesisRows(start, inside, plan, length[:, None], jnp.zeros((len(length), 1)))
         step = plain_step(model, module, rows, config)
         refined = refine(step, start, length, live, config, keys=rng.folded(keys, number)).proposal
         tokens = up_to_eos(drop_repeats(refined, inside))
-        return tokens, *_read(module, model.ids, encoded, source, tokens, None)
+        plan = module.network.plan_of_targets(sources, tokens, shared)
+        return tokens, *_pass(module, model.ids, plan, tokens, None)
 
     by_length = jax.lax.map(of_length, (jnp.arange(lengths.shape[1]), lengths.T))
     return jax.tree.map(lambda field: jnp.moveaxis(field, 0, 1), by_length)

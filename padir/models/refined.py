@@ -36,7 +36,7 @@ def preference(config: Refinement, scores: Array, lengths: Array, *, rescored: b
 
     With `config.order` or `config.rewrite_only_remasked` the EOS at the end is known, at no cost. EOS alone would be
     the best hypothesis of all, having nothing to be unsure of; it comes last. (The authors' code tries no such length.)
-    A rescorer is unsure of EOS, too.
+    A causal model that has `rescored` them is unsure of EOS, too.
     """
     knows_end = config.order is not None or config.rewrite_only_remasked
     return jnp.where(lengths > 1, scores, -jnp.inf) if knows_end and not rescored else scores

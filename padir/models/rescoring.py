@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from padir.models.helper import Helper
 from padir.nn.network import EncoderDecoder
 from padir.types import EOS_ID, PAD_ID, Array, TokenIds
 
+# hypotheses [B, K, L] int32, padded with 0 → what is said of each token [B, K, L] float32, 0 at padding
+ReadFn = Callable[[Array], Array]
+
 
 @struct.dataclass
 class Rescorer(Helper):
@@ -26,45 +30,49 @@ class Rescorer(Helper):
     option: ClassVar[str] = "rescore_with"
     task: ClassVar[str] = "rescoring"
 
-    def token_log_probs(self, source: Array, tokens: Array, *, logits_block: int | None = None) -> Array:
-        """`token_log_probs` of this model, which encodes source [B, Ls] int32 once, whatever K."""
+    def reader(self, source: Array, *, logits_block: int | None = None) -> ReadFn:
+        """`reader` of this model, which encodes source [B, Ls] int32 once, whatever is read."""
         network = self.model.module(self.params).network
-        encoded = self.model.encode(network, source)
-        return token_log_probs(network, self.model.ids, encoded, source, tokens, logits_block=logits_block)
+        return reader(network, self.model.ids, self.model.encode(network, source), source, logits_block=logits_block)
 
 
-def token_log_probs(
-    network: EncoderDecoder,
-    ids: TokenIds,
-    encoded: Array,
-    source: Array,
-    tokens: Array,
-    *,
-    logits_block: int | None = None,
-) -> Array:
-    """Log-probability of each token given those on its left, in one pass for all hypotheses.
+def reader(
+    network: EncoderDecoder, ids: TokenIds, encoded: Array, source: Array, *, logits_block: int | None = None
+) -> ReadFn:
+    """Gives tokens their log-probabilities, given those on their left, in one pass over all hypotheses.
 
     Args:
       network: a causal one.
       ids: of its vocabulary.
       encoded: [B, Ls, E], output of its encoder.
       source: [B, Ls] int32.
-      tokens: [B, K, L] int32, padded with 0.
       logits_block: as in `Refinement`: of so many positions logits are there at once. None: of all.
 
     Returns:
-      Log-probabilities [B, K, L] float32; 0 at padding.
+      A function that may be called several times; what it computes of sources is computed here.
     """
-    rows = tokens.reshape(-1, tokens.shape[-1])
-    plan = network.plan(encoded, source, rows.shape[1])
-    inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
-    hidden = network.decode(inputs, plan).hidden
+    sources = network.plan_of_sources(encoded, source)
+
+    def read(tokens: Array) -> Array:
+        rows = tokens.reshape(-1, tokens.shape[-1])
+        plan = network.plan_of_targets(sources, rows.shape[1], network.of_length(rows.shape[1]))
+        inputs = jnp.pad(rows[:, :-1], ((0, 0), (1, 0)), constant_values=START_ID)
+        hidden = network.decode(inputs, plan).hidden
+        log_probs = token_log_probs(network, ids, hidden, rows, logits_block)
+        return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+
+    return read
+
+
+def token_log_probs(
+    network: EncoderDecoder, ids: TokenIds, hidden: Array, tokens: Array, logits_block: int | None = None
+) -> Array:
+    """Hidden states [N, L, E] of a pass, and tokens [N, L] int32 → their log-probabilities there [N, L] float32."""
 
     def of_block(block: tuple[Array, Array]) -> Array:
         return log_probability(network.logits(block[0]), block[1], ids)
 
-    log_probs = map_blocks(of_block, (hidden, rows), logits_block)
-    return jnp.where(rows == PAD_ID, 0.0, log_probs).reshape(tokens.shape)
+    return map_blocks(of_block, (hidden, tokens), logits_block)
 
 
 def up_to_eos(tokens: Array) -> Array:

@@ -44,8 +44,8 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
       Parameters with the structure, shapes and shardings of `params`.
 
     Raises:
-      PadirError: `source` has another vocabulary, another activation in its feed-forward layers, or a parameter of
-        another shape.
+      PadirError: `source` has another vocabulary, another activation in its feed-forward layers, a causal decoder of
+        other layers, or a parameter of another shape.
     """
     opened = open_model(source, mesh, vocabulary=vocabulary)
     if opened.model.network.mlp_activation != network.mlp_activation:
@@ -54,14 +54,19 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
             f"{network.mlp_activation}; set NetworkConfig.mlp_activation to match"
         )
     theirs, is_causal = opened.params, opened.model.network.causal
-    if network.causal and len(theirs.get(CAUSAL_DECODER, {}).get("layers", ())) == network.num_decoder_layers:
+    of_theirs, of_ours = _causal_layers(theirs), _causal_layers(params)
+    if 0 < of_ours != of_theirs > 0:
+        raise PadirError(
+            f"{source}: its causal decoder has {of_theirs} layers; set PadirModel.causal_layers to {of_theirs} as well"
+        )
+    if network.causal and of_theirs == network.num_decoder_layers:
         theirs, is_causal = causal_params(theirs), True
     given, leaves = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (theirs, params))
     paths = {path_name(path): path for path in given}
     biases = paths.get(_DECODER_BIASES)
     of_causal_mode = paths.get(f"{RELATIVE_POSITIONS}/rel_embedding")
     fresh = []
-    skipped = opened.model.network.num_decoder_layers - len(params.get(CAUSAL_DECODER, {}).get("layers", ()))
+    skipped = opened.model.network.num_decoder_layers - of_ours
     by_name = {name: given[path] for name, path in paths.items()}
 
     def choose(path, leaf):
@@ -99,6 +104,11 @@ def start_from(params: PyTree, source: str, vocabulary: Vocabulary, mesh: Mesh, 
     kinds = dict.fromkeys(re.sub(r"/layers/\d+/", "/layers/*/", name) for name in fresh)
     say(f"starting from {source}; {len(fresh)} parameters are initialized randomly ({', '.join(kinds)}){unused}")
     return chosen
+
+
+def _causal_layers(params: PyTree) -> int:
+    """How many layers a causal decoder of its own has among a model's parameters; 0 without one."""
+    return len(params.get(CAUSAL_DECODER, {}).get("layers", ()))
 
 
 def _of_last_layers(name: str, given: dict[str, Array], skipped: int, is_causal: bool) -> Array | None:

@@ -47,7 +47,22 @@ def test_every_part_takes_time(result):
         "PaDIR, 1 step": 2,
         "verified, 1 draft a round": 2,
         "verified, 3 drafts a round": 2,
+        "verified, drafts of 4 steps": 2,
+        "verified, close tokens stand": 2,
+        "verified, sampled": 2,
     }
+
+
+@pytest.mark.slow
+def test_exact_ways_score_as_greedy_decoding(result):
+    ways = result["ways"]
+    greedy = ways.pop("AR greedy")
+    assert greedy["equal"] == result["agreement"]["None"]["sentences"] and "mean_rounds" not in greedy
+    for name in ("verified, 1 draft a round", "verified, 3 drafts a round", "verified, drafts of 4 steps"):
+        assert (ways[name]["bleu"], ways[name]["equal"]) == (greedy["bleu"], greedy["equal"])
+    # More is accepted, so that there are no more rounds.
+    assert ways["verified, close tokens stand"]["mean_rounds"] <= ways["verified, 1 draft a round"]["mean_rounds"]
+    assert ways["verified, sampled"]["mean_rounds"] >= 1
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numerics import assert_close
 
+from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.callbacks import OnHost
 from padir.decoding.initial import StartWithMask, StartWithRandom
 from padir.decoding.ranking import RankByLogProbability
@@ -536,6 +537,11 @@ class TestOptions:
         noisy = {"replace": ReplaceWithRandom()}
         for option in ({"start": StartWithRandom()}, {"sampling": Sampling(1.0)}, noisy):
             assert Refinement(parallel_starts=4, **option).parallel_starts == 4
+        # An only step is the last one, in which annealing may be over.
+        annealed = {"parallel_starts": 4, "sampling": AnnealedSampling(0.4, 0.0)}
+        assert Refinement(2, **annealed).parallel_starts == 4
+        with pytest.raises(PadirError, match="parallel_starts: 4 greedy hypotheses of one length from StartWithMask"):
+            Refinement(1, **annealed)
 
     def test_steps_as_data_leave_one_configuration(self):
         configs = [Refinement(num_steps=steps, start=StartWithMask()).steps_as_data for steps in (1, 4, 10)]

@@ -125,7 +125,8 @@ class TestRescoring:
         plain = translator.translate(texts, self.DECODE)
         rescored = padir.load(tiny.padir, rescore_with=tiny.ar).translate(texts, self.DECODE, batch_size=5)
         teacher = padir.load(tiny.ar)
-        score = jax.jit(Rescorer(teacher.model, teacher.params).token_log_probs)
+        rescorer = Rescorer(teacher.model, teacher.params)
+        score = jax.jit(lambda source, tokens: rescorer.reader(source)(tokens))
         changed = 0
         for text, ours, theirs in zip(texts, plain, rescored, strict=True):
             assert sorted(text for text, _ in ours.hypotheses) == sorted(text for text, _ in theirs.hypotheses)

@@ -64,6 +64,15 @@ def test_only_what_learns_is_computed(params, batch):
     assert still == []
 
 
+def test_frozen_it_says_the_same_of_the_same_source():
+    """It reads the embeddings, and makes logits of them, so that these are frozen with it."""
+    model = dataclasses.replace(OWN, network=dataclasses.replace(TWO_LAYERS, tied_logits=False))
+    trained, frozen = dataclasses.replace(model, freeze=("causal_decoder",)).split_frozen(model.init(0))
+    assert frozen.keys() == {"causal_decoder", "network"}
+    assert frozen["network"].keys() == {"token_embedder", "logits_dense"}
+    assert trained["network"].keys() == {"encoder", "decoder"}
+
+
 def test_the_other_parts_learn_as_without(batch):
     """Its loss is one more term of the mean; the parallel stages are what they were."""
     model = dataclasses.replace(OWN, ranker=False)

@@ -22,7 +22,7 @@ from padir.inference.decoder import Decoder
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.causal_mode import CausalMode, causal_params
 from padir.models.kinds import decoding_model
-from padir.models.rescoring import Rescorer, token_log_probs
+from padir.models.rescoring import Rescorer, reader
 from padir.models.verification import Verifier
 from padir.nn import flops
 from padir.nn.network import EncoderDecoder
@@ -158,11 +158,11 @@ def test_its_own_hypotheses_are_ranked_in_the_arrays_that_wrote_them(params, pla
     """Prepared for the parallel mode; those of the causal mode of training give the same, up to rounding on a TPU."""
     mode, source = JOINT.causal_mode, jnp.array([[5, 6, 7, 1], [9, 8, 1, 0]])
     hypotheses = jax.random.randint(KEY, (2, 3, 8), 3, 20)
-    expected = Rescorer(mode, causal_params(params)).token_log_probs(source, hypotheses)
+    expected = Rescorer(mode, causal_params(params)).reader(source)(hypotheses)
     encoded, _ = JOINT.encode(params, source)
     with tracing_for(platform):
         network = JOINT.causal_network(JOINT.for_decoding(params))
-        found = jax.jit(lambda: token_log_probs(network, IDS, encoded, source, hypotheses))()
+        found = jax.jit(lambda: reader(network, IDS, encoded, source)(hypotheses))()
     assert_close(found, expected, 1e-5 if platform == "cpu" else 0.02)
 
 

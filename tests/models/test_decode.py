@@ -409,7 +409,7 @@ class TestRescoring:
         found = decode(padir, sources, KEY, config, rescorer=Rescorer(AR, ar))
         shown = rescoring.up_to_eos(found.tokens)
         assert (shown != found.tokens).any()
-        log_probs = jax.jit(Rescorer(AR, ar).token_log_probs)(sources, shown)
+        log_probs = jax.jit(lambda tokens: Rescorer(AR, ar).reader(sources)(tokens))(shown)
         assert_close(found.scores, log_probs.sum(-1) / (shown != 0).sum(-1), 1e-5)
 
     def test_by_the_other_models_log_probabilities(self, padir, ar, sources):
@@ -441,7 +441,8 @@ class TestRescoring:
             np.testing.assert_array_equal(found.tokens[row], tokens[order[-1]])
         assert (np.array(order) != np.arange(3)).any(), "the two models should disagree on some order"
 
-    def test_the_source_is_encoded_once_for_all_hypotheses(self, ar, sources, monkeypatch):
+    def test_each_model_encodes_the_source_once(self, padir, ar, sources, monkeypatch):
+        """For all hypotheses, even if the likeliest is read before the others."""
         seen = []
 
         def counted(self, *arguments, original=network.EncoderDecoder.encode, **options):
@@ -449,8 +450,10 @@ class TestRescoring:
             return original(self, *arguments, **options)
 
         monkeypatch.setattr(network.EncoderDecoder, "encode", counted)
-        jax.make_jaxpr(Rescorer(AR, ar).token_log_probs)(sources, jnp.ones((8, 5, 6), int))
-        assert seen == [(8, 7)]
+        rank = RankByLogProbability(length_weight=0.1)
+        config = Refinement(2, num_hypotheses=3, rank=rank, likeliest_first=True, target_buckets=())
+        jax.eval_shape(lambda: padir_decoding.decode(PADIR, padir, sources, KEY, config, rescorer=Rescorer(AR, ar)))
+        assert seen == [(8, 8), (8, 7)]
 
     def test_contradictions_are_refused(self, padir, ar, sources):
         other = Rescorer(dataclasses.replace(AR, ids=TokenIds(41)), ar)

@@ -13,13 +13,15 @@ from padir.benchmark.work import decode_cost
 from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.ranking import RankByLogProbability
 from padir.decoding.refinement import Refinement
+from padir.decoding.remasking import RemaskNothing
 from padir.decoding.sampling import Sampling
 from padir.errors import PadirError
 from padir.models.base import LossConfig
 from padir.models.causal_mode import causal_params
-from padir.models.ranker import hypotheses, token_log_probs
+from padir.models.ranker import hypotheses, reader
 from padir.models.rescoring import Rescorer, up_to_eos
 from padir.nn.length import top_lengths
+from padir.objectives.corruption import CorruptionConfig
 from padir.objectives.overlap import ngram_f1
 from padir.runs.train_state import create_train_state
 from padir.runtime.sharding import make_mesh, place_batch
@@ -98,9 +100,8 @@ class TestOutput:
     def test_blocks_of_logits_change_nothing(self, params):
         source, module = rows(4, 7), MODEL.module(params)
         encoded, tokens = MODEL.encode(params, source)[0], rows(12, 6, seed=2).reshape(4, 3, 6)
-        whole, blocks = (
-            token_log_probs(module, IDS, encoded, source, tokens, logits_block=block) for block in (None, 12)
-        )
+        shared = module.network.plan_of_sources(encoded, source), module.network.of_length(6)
+        whole, blocks = (reader(module, IDS, *shared, block)(tokens) for block in (None, 12))
         assert_close(blocks, whole, 1e-6)
         assert (np.asarray(whole)[np.asarray(tokens) == 0] == 0).all()
 
@@ -135,11 +136,21 @@ class TestDecoding:
         tokens = up_to_eos(found.tokens)
         by_ranker, lengths = scored(params, source, tokens, model)
         other = Rescorer(model.causal_mode, causal_params(params)) if by_itself else teacher
-        by_other = np.asarray(other.token_log_probs(source, tokens)).sum(-1)
+        by_other = np.asarray(other.reader(source)(tokens)).sum(-1)
         expected = ((1 - share) * by_other + share * by_ranker) / lengths + of_lengths(
             params, source, found.predicted_lengths, model
         )
         np.testing.assert_allclose(found.scores, expected, 1e-4, 1e-5)
+
+    @pytest.mark.parametrize("share", [0.0, 0.2])
+    def test_eos_alone_comes_last_unless_a_causal_model_reads_it(self, params, share):
+        """Its end is known where the last token is never rewritten, so that the ranker could find nothing wrong."""
+        source, lengths = rows(4, 7), jnp.tile(jnp.asarray([[1, 5]]), (4, 1))
+        config = Refinement(
+            2, remask=RemaskNothing(), rewrite_only_remasked=True, ranker_share=share, target_buckets=(8,)
+        )
+        found = decode(MODEL, params, config, source, lengths=lengths)
+        np.testing.assert_array_equal(found.predicted_lengths, np.tile([[5, 1]], (4, 1)))
 
     def test_a_rescorer_alone_reads_one_hypothesis(self, params, plain):
         source, rescorer = rows(4, 7), Rescorer(AR, sharpen(AR.init(1)))
@@ -273,7 +284,13 @@ class TestTraining:
             {"length_predictor": "oracle"},
             "PadirModel.ranker: with length_predictor .oracle. there",
         ),
-        (DISCO, {}, "PadirModel.ranker: with NetworkConfig.disentangled_context it has not been tried"),
+        (DISCO, {}, "PadirModel.ranker: .*; with NetworkConfig.disentangled_context it has not been tried"),
+        (PADIR, {"self_conditioning": True}, "PadirModel.ranker: .*; with PadirModel.self_conditioning it has not"),
+        (
+            PADIR,
+            {"corruption": CorruptionConfig(random_probability=1.0)},
+            "; with CorruptionConfig.random_probability = 1 it has not been tried",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(model, options, message):

@@ -11,6 +11,7 @@ from padir.data.records import PreparedSet
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.refinement import Refinement
+from padir.errors import PadirError
 from padir.metrics.writers import read_metrics
 from padir.models.causal_mode import causal_params
 from padir.nn.layers import rebucketed
@@ -93,6 +94,9 @@ def test_it_goes_on_in_models_of_both_kinds(tiny, vocabulary, run, texts):
     same = with_own_decoder(tiny.model())(TokenIds(300))
     begun = start_from(same.init(1), str(run), vocabulary, mesh, network=same.network)
     jax.tree.map(np.testing.assert_array_equal, begun, opened.params)
+    more = with_own_decoder(tiny.model(), layers=2)(TokenIds(300))
+    with pytest.raises(PadirError, match="its causal decoder has 1 layers; set PadirModel.causal_layers to 1 as well"):
+        start_from(more.init(1), str(run), vocabulary, mesh, network=more.network)
     assert all(each.text for each in padir.load(run).translate(texts, Autoregressive()))
 
 
