@@ -6,8 +6,9 @@
 A pretrained student translates the validation split with four steps: with one length, with five, and with four draws of
 each of the five. Its ranker ranks them if it has one, or it ranks them itself with all that it has, or its teacher and
 the ranker do. Its causal mode also translates from left to right. BLEU is compared with that of the teacher's beam
-search. Products are rounded to bfloat16, as on a TPU. `--direction=en_de` takes the models of the other direction.
-Evaluations are kept in the work folder, and the same command goes on where it was interrupted.
+search, on all sentences and on the second half alone: some settings were chosen on the first. Products are rounded to
+bfloat16, as on a TPU. `--direction=en_de` takes the models of the other direction. Evaluations are kept in the work
+folder, and the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from quality import run_padir
 
 from padir.benchmark.facts import run_facts
 from padir.files.atomic import write_text
+from padir.metrics.quality import corpus_bleu
 
 _DRAWS = "decode/lengths_5_draws_4.gin"
 _FIVE = "decode/lengths_5.gin"
@@ -108,6 +110,13 @@ def evaluated(way: str, direction: str, data: Path, work: Path) -> dict[str, Any
     return json.loads(path.read_text(encoding="utf-8")) | {"outputs": outputs}
 
 
+def ways_of(student: dict[str, Any]) -> list[str]:
+    """The ways that a student has, by what it is (`levers.described`)."""
+    has = {RANKER: student["ranker"], BOTH: student["ranker"], ITSELF: student["causal_stage"]}
+    found = [way for way, how in WAYS.items() if has.get(how.ranked_by, True)]
+    return [way for way in found if way not in CAUSAL or student["causal_stage"]]
+
+
 def main() -> int:
     """Evaluates what is missing, prints a table and writes the result; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -118,15 +127,18 @@ def main() -> int:
     options = parser.parse_args()
     work = options.work / options.direction
     work.mkdir(parents=True, exist_ok=True)
-    ways = [way for way, how in WAYS.items() if how.ranked_by != RANKER or described(options.direction)["ranker"]]
+    ways = ways_of(described(options.direction))
     found = {way: evaluated(way, options.direction, options.data, work) for way in ways}
     references = lines_of(options.data / f"valid.{options.direction.split('_')[1]}.gz")
-    of_teacher = found[BEAM]["outputs"]
+    of_teacher, half = found[BEAM]["outputs"], len(references) // 2
     rows: dict[str, dict[str, Any]] = {}
     for way, row in found.items():
         rows[way] = {key: row[key] for key in _KEPT}
+        rows[way]["second_half"] = {"bleu": corpus_bleu(row["outputs"][half:], references[half:], "13a")[0]}
         if way != BEAM:
             rows[way]["from_teacher"] = difference(row["outputs"], of_teacher, references)
+            later = difference(row["outputs"][half:], of_teacher[half:], references[half:])
+            rows[way]["second_half"]["from_teacher"] = later
         print(f"{way}: {row['bleu']:.2f}", flush=True)
     result = {"facts": run_facts(), "direction": options.direction, "sentences": len(references), "ways": rows}
     write_text(options.output, json.dumps(result, indent=1) + "\n")

@@ -27,9 +27,8 @@ def asked(monkeypatch):
         path = Path(options["output_dir"]) / options["name"]
         row = {"bleu": 10.0 + len(found), "chrf": 50.0, "length_accuracy": None, "mean_steps_run": 2.0}
         path.with_suffix(".json").write_text(json.dumps(row | {"stutter_per_100_words": 0.0}))
-        path.with_suffix(".txt").write_text(
-            "the cat sat on the mat\n" * 2 if "beam" in path.name else "a dog ran\n" * 2
-        )
+        first = "the cat sat on the mat" if "beam" in path.name else "a dog ran"
+        path.with_suffix(".txt").write_text(f"{first}\nthe cat sat on the mat\n")
         found.append(arguments)
         return 0
 
@@ -58,14 +57,19 @@ def test_a_way_decodes_and_is_ranked_as_its_name_says(name, asked, tmp_path):
         assert decode.self_rescoring == (WAYS[name].ranked_by == ITSELF)
 
 
-def test_a_student_without_a_ranker_leaves_its_ways_out(asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(rankings, "described", lambda direction: {"ranker": direction == "de_en"})
+@pytest.mark.parametrize("ranker", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_student_leaves_out_what_it_does_not_have(ranker, causal, asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(rankings, "described", lambda direction: {"ranker": ranker, "causal_stage": causal})
     (tmp_path / "valid.de.gz").write_bytes(gzip.compress(b"die Katze\n" * 2))
     options = [f"--work={tmp_path}", f"--data={tmp_path}", f"--output={tmp_path / 'o.json'}", "--direction=en_de"]
     monkeypatch.setattr(sys, "argv", ["rankings.py", *options])
     assert rankings.main() == 0
     left_out = WAYS.keys() - json.loads((tmp_path / "o.json").read_text())["ways"].keys()
-    assert left_out == {name for name, way in WAYS.items() if way.ranked_by == RANKER} and len(left_out) == 2
+    of_ranker = {name for name, way in WAYS.items() if way.ranked_by in (RANKER, BOTH)}
+    of_causal_mode = {name for name, way in WAYS.items() if way.ranked_by == ITSELF} | CAUSAL.keys()
+    assert len(of_ranker) == len(of_causal_mode) == 4
+    assert left_out == (set() if ranker else of_ranker) | (set() if causal else of_causal_mode)
     assert all(f"--sources={tmp_path / 'valid.en.gz'}" in arguments for arguments in asked)
 
 
@@ -79,5 +83,9 @@ def test_the_result_compares_with_the_teachers_beam_and_nothing_is_done_twice(as
     result = json.loads(output.read_text())
     assert (result["direction"], result["sentences"], list(result["ways"])) == ("de_en", 2, list(WAYS))
     assert "from_teacher" not in result["ways"][BEAM]
-    assert result["ways"]["1 length"]["from_teacher"]["difference"] < -50
+    one = result["ways"]["1 length"]
+    assert one["from_teacher"]["difference"] < -20
+    # Those of the first half differ.
+    assert one["second_half"]["bleu"] == pytest.approx(100) == result["ways"][BEAM]["second_half"]["bleu"]
+    assert one["second_half"]["from_teacher"]["difference"] == pytest.approx(0)
     assert f"{BEAM}: 10.00" in capsys.readouterr().out
