@@ -28,7 +28,7 @@ from typing import Any
 
 import jax
 from quality import ROOT, run_padir
-from quality_models import BY_ITSELF, REFERENCE, TEACHER, System, main_system, systems, warm_up
+from quality_models import BY_ITSELF, REFERENCE, TEACHER, System, default_system, main_system, systems, warm_up
 from quality_runs import seconds_of_updates
 
 from padir.benchmark.facts import run_facts
@@ -285,7 +285,7 @@ def ways(joint: bool) -> dict[str, System]:
     model = "joint" if joint else "padir"
     found, main = systems([model]), main_system(model)
     chosen = {
-        "one length": found[main.removesuffix(", 5 lengths")],
+        "one length": found[default_system(model)],
         "five lengths": found[main],
         "rescored": found[f"{main}, rescored"],
     }

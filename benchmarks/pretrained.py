@@ -20,7 +20,7 @@ from typing import Any
 
 import levers
 from levers import LEVERS
-from quality_models import BY_ITSELF, MODELS, TEACHER, System, main_system, systems
+from quality_models import BY_ITSELF, MODELS, TEACHER, System, default_system, main_system, systems
 
 from padir.data.records import PreparedSet
 from padir.decoding.refinement import Refinement
@@ -118,8 +118,8 @@ def of_lever(name: str, result: dict[str, Any], card_of_start: str) -> tuple[dic
     lever, made, rows = LEVERS[name], result["made"][name], result["students"][name]
     joint = levers.is_joint(name, result.get("direction", "de_en"))
     model = "joint" if joint else "padir"
-    systems_of = {main_system(model): rows["five lengths"]}
-    systems_of |= {f"{main_system(model)}{BY_ITSELF}": rows["ranked by itself"]} if joint else {}
+    ways = "one length", "five lengths", *(["ranked by itself"] if joint else [])
+    systems_of = {system: rows[way] for system, way in zip(shown(model), ways, strict=True)}
     found = {
         "facts": result["facts"],
         "train_pairs": result["pairs"]["text"],
@@ -152,9 +152,9 @@ def _checkpoint(model: str) -> str:
 
 
 def shown(model: str) -> dict[str, System]:
-    """The systems that a card has: the main one, and the one in which the model ranks its own hypotheses."""
-    names = main_system(model), f"{main_system(model)}{BY_ITSELF}"
-    return {name: system for name, system in systems([model]).items() if name in names}
+    """The systems that a card has: the default, the main one, and that in which the model ranks its own hypotheses."""
+    main, default = main_system(model), default_system(model)
+    return {name: system for name, system in systems([model]).items() if name in (default, main, f"{main}{BY_ITSELF}")}
 
 
 def evaluated(folder: Path, system: System, data: PreparedSet) -> dict[str, Any]:
@@ -193,8 +193,12 @@ def card(
     earlier = f"\n{_EARLIER}\n\n{history.earlier}\n" if history.earlier else ""
     kind = "an autoregressive model" if recipe.autoregressive else "a model that writes all words at once (PaDIR)"
     languages = f"{_LANGUAGES[source]} to {_LANGUAGES[target]}"
-    default, better = ("tries one length", "lengths_5") if not recipe.autoregressive else ("is greedy", "ar_beam5")
-    ranked = "\nIt can rank its translations of several lengths itself: add `--gin_file=decode/lengths_5_ranked.gin`.\n"
+    decoding = (
+        "is greedy by default. `--gin_file=decode/ar_beam5.gin` searches with a beam of five"
+        if recipe.autoregressive
+        else "tries one length by default. `--gin_file=decode/lengths_5.gin` tries five"
+    )
+    ranked = ", and\n`--gin_file=decode/lengths_5_ranked.gin` lets the model rank them by all that it has"
     return f"""# {name}
 
 {languages}, for everyday sentences: {kind} with {main["parameters"]:,} parameters, stored as int8.
@@ -204,8 +208,8 @@ pip install ./pretrained   # or run this in a clone
 echo "…" | padir translate --run_dir={name}
 ```
 
-Decoding {default} by default. The figures below are those of `--gin_file=decode/{better}.gin`.
-{ranked if len(scores) > 1 else ""}
+Decoding {decoding}{ranked if any(name.endswith(BY_ITSELF) for name in scores) else ""}.
+
 ## Quality
 
 | on {main["sentences"]:,} sentences of Tatoeba that training did not see | BLEU | chrF |
@@ -213,6 +217,7 @@ Decoding {default} by default. The figures below are those of `--gin_file=decode
 {_score_rows(scores, result["systems"], _TYPES[made["kept_as"][history.checkpoint]])}
 
 sacreBLEU, {main["bleu_signature"]}; {main["chrf_signature"]}. {history.chosen}
+The sentences are those of the validation split, by which settings were chosen.
 
 {_TRAINING}
 
@@ -238,8 +243,10 @@ def _score_rows(scores: dict[str, dict[str, Any]], as_trained: dict[str, dict[st
     """Lines of the card's table: each system as exported, and as it was trained, in the type `before`."""
     rows = []
     for system, found in scores.items():
+        # The model itself need not be named.
+        way = system.partition(", ")[2]
         for what, of in (
-            (f"these files: {system}", found),
+            (f"these files: {way}", found),
             (f"before rounding to int8, in {before}", as_trained[system]),
         ):
             rows.append(f"| {what} | {of['bleu']:.2f} | {of['chrf']:.2f} |")

@@ -124,6 +124,12 @@ def main_system(model: str) -> str:
     return f"{recipe.title}, beam 5" if recipe.autoregressive else f"{recipe.title}, 4 steps, {LENGTHS} lengths"
 
 
+def default_system(model: str) -> str:
+    """The name of the system that decodes as a model does by default."""
+    recipe = MODELS[model]
+    return f"{recipe.title}, greedy" if recipe.autoregressive else f"{recipe.title}, 4 steps"
+
+
 def _other(model: str) -> str:
     """The name of the same system with the other kind of checkpoint."""
     return f"{main_system(model)}, {'lowest loss' if MODELS[model].distilled else 'last 5 averaged'}"

@@ -21,7 +21,9 @@ RESULT = {
         "padir": {"updates": 1980, "seconds": 120.0, "device": "NVIDIA H200"} | MADE,
     },
     "systems": {
+        "AR, greedy": {"bleu": 41.5, "chrf": 56.0},
         "AR, beam 5": {"bleu": 42.5, "chrf": 57.0},
+        "PaDIR, 4 steps": {"bleu": 39.5, "chrf": 54.0},
         "PaDIR, 4 steps, 5 lengths": {"bleu": 40.5, "chrf": 55.0},
     },
 }
@@ -69,8 +71,12 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
     card = (made / "tiny_padir" / "README.md").read_text(encoding="utf-8")
     assert card.startswith("# tiny_padir\n")
     for said in (
-        "PaDIR, 4 steps, 5 lengths",
+        "| these files: 4 steps |",
+        "| before rounding to int8, in bfloat16 | 39.50 | 54.00 |",
+        "| these files: 4 steps, 5 lengths |",
         "| before rounding to int8, in bfloat16 | 40.50 | 55.00 |",
+        "Decoding tries one length by default. `--gin_file=decode/lengths_5.gin` tries five.",
+        "The sentences are those of the validation split",
         "431 sentence pairs",
         "CC-BY 2.0 FR",
         "1,980 updates in 2 minutes on one NVIDIA H200, beside other models.",
@@ -82,26 +88,30 @@ def test_the_card_says_what_the_result_and_its_own_evaluation_say(made):
         assert said in card, said
     assert "translations of the AR model beside" in card
     card = (made / "tiny_ar" / "README.md").read_text(encoding="utf-8")
+    assert "Decoding is greedy by default. `--gin_file=decode/ar_beam5.gin` searches with a beam of five.\n" in card
+    assert "| before rounding to int8, in float32 | 41.50 | 56.00 |" in card
     assert "the text itself" in card and "1,980 updates in 12 minutes on 2 cores of a CPU." in card
     assert "The best of its checkpoints" in card
 
 
 def test_a_joint_models_card_has_both_ways_to_rank():
     names = list(pretrained.shown("joint"))
-    assert names == ["joint, 4 steps, 5 lengths", "joint, 4 steps, 5 lengths, ranked by itself"]
+    main = "joint, 4 steps, 5 lengths"
+    assert names == ["joint, 4 steps", main, f"{main}, ranked by itself"]
     measured = {"bleu": 31.5, "chrf": 49.0, "bleu_signature": "tok:13a", "chrf_signature": "nc:6"}
     scores = {
         name: measured | {"bleu": bleu, "parameters": 7, "sentences": 9}
-        for name, bleu in zip(names, (31, 34), strict=True)
+        for name, bleu in zip(names, (29, 31, 34), strict=True)
     }
     result = RESULT | {
         "models": {"joint": RESULT["models"]["padir"]},
         "systems": {name: {"bleu": 30.25, "chrf": 50.0} for name in names},
     }
     card = pretrained.card("both", "joint", result, scores, "de", "en", pretrained.usual("joint"))
-    assert f"| these files: {names[0]} | 31.00 | 49.00 |" in card and f"| these files: {names[1]} | 34.00 |" in card
-    assert card.count("| before rounding to int8, in bfloat16 | 30.25 | 50.00 |") == 2
-    assert "--gin_file=decode/lengths_5_ranked.gin" in card and "on 9 sentences" in card
+    for way, bleu in (("4 steps", 29), ("4 steps, 5 lengths", 31), ("4 steps, 5 lengths, ranked by itself", 34)):
+        assert f"| these files: {way} | {bleu}.00 | 49.00 |" in card
+    assert card.count("| before rounding to int8, in bfloat16 | 30.25 | 50.00 |") == 3
+    assert "tries five, and\n`--gin_file=decode/lengths_5_ranked.gin` lets" in card and "on 9 sentences" in card
 
 
 def test_the_card_of_a_student_that_went_on():
@@ -115,13 +125,18 @@ def test_the_card_of_a_student_that_went_on():
         "pairs": {"text": 431, "text_and_translations": 800},
         "made": {name: MADE | {"updates": 1980, "seconds": 600.0, "device": "cpu"}},
         "students": {
-            name: {"five lengths": {"bleu": 46.25, "chrf": 62.0}, "ranked by itself": {"bleu": 47, "chrf": 64}}
+            name: {
+                "one length": {"bleu": 44.5, "chrf": 61.0},
+                "five lengths": {"bleu": 46.25, "chrf": 62.0},
+                "ranked by itself": {"bleu": 47, "chrf": 64},
+            }
         },
     }
     before = "# A card\n\n## Training\n\n* Data: some.\n* Command: one.\n\n## Limits\n\nMany.\n"
     found, history = pretrained.of_lever(name, result, before)
     card = pretrained.card("tatoeba_de_en_padir", "joint", found, scores, "de", "en", history)
     for said in (
+        "| before rounding to int8, in float32 | 44.50 | 61.00 |",
         "| before rounding to int8, in float32 | 46.25 | 62.00 |",
         "| before rounding to int8, in float32 | 47.00 | 64.00 |",
         "431 sentence pairs",
