@@ -103,15 +103,24 @@ def comparison_table(found: dict[str, Any], all: bool = False) -> str:
     for name, scores in found["systems"].items():
         if not all and name != "PaDIR, 1 step" and any(word in name for word in left_out):
             continue
-        tests = scores.get("against_baseline")
+        p_values = ""
+        if tests := scores.get("against_baseline"):
+            both = tests["bleu"], scores["approximate_randomization"]["bleu"]
+            p_values = " / ".join(number(test["p_value"], 3) for test in both)
         figures = [number(scores[key], 2) for key in ("bleu", "chrf", "stutter_per_100_words")]
         figures.append("" if scores["length_accuracy"] is None else number(scores["length_accuracy"], 0))
-        figures += [number(scores["mean_steps_run"], 1), number(tests["bleu"]["p_value"], 3) if tests else ""]
+        figures += [number(scores["mean_steps_run"], 1), p_values]
         if latency := scores.get("latency_ms"):
             figures += [number(latency["median"]), number(latency["p99"]), times(scores["speed_up"])]
         rows.append([name, *figures, *[""] * (9 - len(figures))])
     head = ["system", "BLEU", "chrF", "stutter / 100 words", "length %", "steps run", "p", "median ms", "p99 ms"]
     return table([*head, "speed-up"], rows)
+
+
+def signatures(found: dict[str, Any]) -> str:
+    """sacreBLEU's signatures of a comparison's scores."""
+    scores = next(iter(found["systems"].values()))
+    return f"BLEU is `{scores['bleu_signature']}`, chrF `{scores['chrf_signature']}`."
 
 
 def sittings(found: dict[str, Any]) -> str:

@@ -151,4 +151,6 @@ teacher beside it.
 
 {facts["device"]}, {facts["cpu_count"]} cores, Python {facts["python"]}, {versions}; commit `{facts["commit"]}`;
 peak memory {facts["peak_memory_mb"]:.0f} MB.
+
+On real text, German to English: `echo "Ich habe heute keine Zeit." | padir translate --run_dir=tatoeba_de_en_padir`.
 """
