@@ -287,13 +287,18 @@ def test_the_benchmark_of_pretrained_models():
     parallel = one, four, five, itself, draws, twenty, verified
     assert {system.run_dir for system in parallel} == {"tatoeba_de_en_padir"}
     assert itself.rescore_with is None and draws.rescore_with is None
-    assert five.decode == dataclasses.replace(four.decode, num_hypotheses=5)
-    drawn = {"parallel_starts": 4, "sampling": AnnealedSampling(0.4, 0.0)}
-    assert twenty.decode == dataclasses.replace(five.decode, **drawn)
-    assert itself.decode == dataclasses.replace(five.decode, self_rescoring=True)
-    assert draws.decode == dataclasses.replace(itself.decode, **drawn)
+    assert (four.decode.num_steps, four.decode.num_hypotheses) == (4, 1)
     reference = gin_config.query_parameter("benchmark_latency.workload")
     assert reference.scoped_configurable_fn() == SourceText("text.de", "tatoeba_de_en_ar")
+    by_itself = "Refinement.self_rescoring=True"
+    for system, file, bindings in (
+        (five, "lengths_5", []),
+        (itself, "lengths_5_ranked", []),
+        (draws, "lengths_5_draws_4", [by_itself]),
+        (twenty, "lengths_5_draws_4", []),
+    ):
+        config.parse([f"decode/{file}.gin"], bindings)
+        assert system.decode == gin_config.query_parameter("translate.decode").scoped_configurable_fn()
 
 
 @pytest.mark.parametrize(("files", "count"), [(("paper", "fixed_32"), 34), (("paper", "fixed_32", "shallow"), 21)])
