@@ -100,8 +100,7 @@ class PadirModel(BaseModel):
         caller gives lengths, and training has no length loss.
       rejecter: learn which predicted tokens are wrong, so that decoding can remask them.
       ranker: learn how good hypotheses of its own are, so that decoding ranks several by that; see `models.ranker`,
-        which says what it is not for.
-        Learnt by freezing all else, after training: until then they are worth little.
+        which says what it is not for. Learnt by freezing all else, after training: until then they are worth little.
       causal_stage: learn the causal objective, too, as a further stage, in the same weights unless it has
         `causal_layers`. The model then also decodes as an autoregressive one and verifies its own drafts; see
         `CausalMode`.
@@ -220,8 +219,7 @@ class PadirModel(BaseModel):
 
     @cached_property
     def causal_mode(self) -> CausalMode:
-        """The model that `causal_stage` trains beside this one; its parameters are
-        `causal_mode.causal_params` of this one's."""
+        """The model that `causal_stage` trains beside this one; `causal_params` finds its parameters in this one's."""
         if not self.causal_stage:
             raise PadirError("PadirModel.causal_stage: this model was trained without; it has no causal mode")
         layers = self.causal_layers or self.network.num_decoder_layers
