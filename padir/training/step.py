@@ -119,9 +119,12 @@ def make_train_step(
         metrics["gradient_norm"] = global_norm(gradients)
         metrics["learning_rate"] = schedule(state.step)
         metrics["tokens"] = sum((batch[name] != PAD_ID).sum() for name in MODEL_FEATURES)
-        params = model.join_frozen(optax.apply_updates(trained, updates), frozen)
-        ema = None if ema_decay is None else optax.incremental_update(params, state.ema, 1.0 - ema_decay)
-        return TrainState(state.step + 1, params, opt_state, ema), metrics
+        trained, ema = optax.apply_updates(trained, updates), None
+        if ema_decay is not None:
+            # An average of equal numbers would be rounded: what is frozen is its own.
+            averages = optax.incremental_update(trained, model.split_frozen(state.ema)[0], 1.0 - ema_decay)
+            ema = model.join_frozen(averages, frozen)
+        return TrainState(state.step + 1, model.join_frozen(trained, frozen), opt_state, ema), metrics
 
     shardings = shardings_of(abstract_train_state(model, optimizer, mesh, rules, ema=ema_decay is not None))
     return jax.jit(

@@ -29,26 +29,28 @@ def batch():
     return {"encoder_input_tokens": tokens, "decoder_target_tokens": tokens}
 
 
-def train_step(model, mesh):
-    return make_train_step(model, OPTIMIZER, lambda step: 0.0, 3, mesh)
+def train_step(model, mesh, ema_decay=None):
+    return make_train_step(model, OPTIMIZER, lambda step: 0.0, 3, mesh, ema_decay=ema_decay)
 
 
 @pytest.fixture(scope="module")
 def states():
     """Before and after three steps of Adafactor, its update clipping included, and the last metrics."""
     mesh = make_mesh(jax.devices()[:1])
-    step, state = train_step(MODEL, mesh), create_train_state(MODEL, OPTIMIZER, 3, mesh)
+    step, state = train_step(MODEL, mesh, 0.9), create_train_state(MODEL, OPTIMIZER, 3, mesh, ema=True)
     # A zero must keep even its sign.
-    embedder = state.params["network"]["token_embedder"]
-    embedder["embedding"] = embedder["embedding"].at[5, 0].set(-0.0).at[5, 1].set(0.0)
+    for params in (state.params, state.ema):
+        embedder = params["network"]["token_embedder"]
+        embedder["embedding"] = embedder["embedding"].at[5, 0].set(-0.0).at[5, 1].set(0.0)
     before = jax.device_get(state)
     for _ in range(3):
         state, metrics = step(state, place_batch(batch(), mesh))
     return before, jax.device_get(state), jax.device_get(metrics)
 
 
-def test_frozen_parameters_keep_every_bit_and_all_others_move(states):
-    (moved_from, held), (moved_to, still) = (MODEL.split_frozen(state.params) for state in states[:2])
+@pytest.mark.parametrize("which", ["params", "ema"])
+def test_frozen_parameters_keep_every_bit_and_all_others_move(states, which):
+    (moved_from, held), (moved_to, still) = (MODEL.split_frozen(getattr(state, which)) for state in states[:2])
     assert set(held) == {"network", "length_predictor"}
     assert set(held["network"]) == {"encoder", "token_embedder"}
     assert np.signbit(held["network"]["token_embedder"]["embedding"][5, :2]).tolist() == [True, False]
@@ -82,7 +84,7 @@ def test_no_gradient_of_them_is_computed():
 def test_a_checkpoint_of_a_partly_frozen_run_is_restored_whole(states, tmp_path):
     _, after, _ = states
     mesh = make_mesh(jax.devices()[:1])
-    fresh = create_train_state(MODEL, OPTIMIZER, 4, mesh)
+    fresh = create_train_state(MODEL, OPTIMIZER, 4, mesh, ema=True)
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(jax.device_put(after, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())))
     with Checkpointer(tmp_path) as checkpointer:
