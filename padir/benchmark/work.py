@@ -81,7 +81,7 @@ def _last_reading_cost(
         cost += flops.plan(reading.network, rows, source, target, prepared=True)
         cost += flops.decoder_pass(reading.network, kept, target, **shape)
     if last_reading.by_ranker(model, decode, kept // rows):
-        cost += flops.decoder_pass(model.network, kept, target, **shape)
+        cost += flops.decoder_pass(model.network, kept, target, **shape) + flops.ranker(model.network, kept * target)
     return cost
 
 

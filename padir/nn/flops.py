@@ -129,6 +129,12 @@ def conditioning(config: NetworkConfig, positions: int) -> Cost:
     return _dense(positions, config.vocab_size, width) + _dense(positions, width, width)
 
 
+def ranker(config: NetworkConfig, positions: int) -> Cost:
+    """A ranker's two linear maps of the hidden states of so many positions."""
+    width = config.embed_dim
+    return _dense(positions, width, width) + _dense(positions, width, 1)
+
+
 def training_step(
     config: NetworkConfig,
     batch: int,
