@@ -121,9 +121,8 @@ def make_train_step(
         metrics["tokens"] = sum((batch[name] != PAD_ID).sum() for name in MODEL_FEATURES)
         trained, ema = optax.apply_updates(trained, updates), None
         if ema_decay is not None:
-            # An average of equal numbers would be rounded: what is frozen is its own.
-            averages = optax.incremental_update(trained, model.split_frozen(state.ema)[0], 1.0 - ema_decay)
-            ema = model.join_frozen(averages, frozen)
+            averages = model.split_frozen(state.ema)[0]  # An average of equal numbers would be rounded.
+            ema = model.join_frozen(optax.incremental_update(trained, averages, 1.0 - ema_decay), frozen)
         return TrainState(state.step + 1, model.join_frozen(trained, frozen), opt_state, ema), metrics
 
     shardings = shardings_of(abstract_train_state(model, optimizer, mesh, rules, ema=ema_decay is not None))
