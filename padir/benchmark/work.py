@@ -74,10 +74,10 @@ def _last_reading_cost(
     """The work of reading `kept` finished hypotheses to rank them, `shape` as for `flops.decoder_pass`."""
     rows, source = shape["sources"], shape["source"]
     cost = flops.Cost()
-    if rescorer is not None:
-        cost += flops.encode(rescorer.network, rows, source + rescorer.source_prefix)
-    reading = model.causal_mode if decode.self_rescoring else rescorer
-    if reading is not None:
+    if last_reading.by_causal_model(model, decode, rescorer is not None, kept // rows):
+        if rescorer is not None:
+            cost += flops.encode(rescorer.network, rows, source + rescorer.source_prefix)
+        reading = rescorer or model.causal_mode
         cost += flops.plan(reading.network, rows, source, target, prepared=True)
         cost += flops.decoder_pass(reading.network, kept, target, **shape)
     if last_reading.by_ranker(model, decode, kept // rows):

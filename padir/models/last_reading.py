@@ -17,6 +17,12 @@ def by_ranker(model: BaseModel, config: Refinement, hypotheses: int) -> bool:
     return model.ranker and config.ranker_share > 0 and hypotheses > 1
 
 
+def by_causal_model(model: BaseModel, config: Refinement, has_rescorer: bool, hypotheses: int) -> bool:
+    """Whether a rescorer or the causal mode reads them; neither does where a ranker has the whole share."""
+    alone = by_ranker(model, config, hypotheses) and config.ranker_share == 1
+    return (has_rescorer or config.self_rescoring) and not alone
+
+
 def reader(
     model: BaseModel,
     module: nnx.Module,
@@ -44,13 +50,14 @@ def reader(
       hypotheses: how many each source has; the function may be given some of them at a time.
     """
     block, other, its_own = config.logits_block, None, None
-    share = config.ranker_share if by_ranker(model, config, hypotheses) else 0.0
-    if share < 1 and rescorer is not None:
-        other = rescorer.reader(source, logits_block=block)
-    elif share < 1 and config.self_rescoring:
-        other = rescoring.reader(model.causal_network(params), model.ids, encoded, source, logits_block=block)
-    if share:
+    if by_causal_model(model, config, rescorer is not None, hypotheses):
+        if rescorer is not None:
+            other = rescorer.reader(source, logits_block=block)
+        else:
+            other = rescoring.reader(model.causal_network(params), model.ids, encoded, source, logits_block=block)
+    if by_ranker(model, config, hypotheses):
         its_own = ranker.reader(module, model.ids, *plan, block)
     if other is None or its_own is None:
         return other or its_own
+    share = config.ranker_share
     return lambda tokens: (1 - share) * other(tokens) + share * its_own(tokens)

@@ -158,9 +158,13 @@ class _Job:
     rescorer: Rescorer | None
     constraint: Automaton | None
 
-    def is_rescored(self, config: Refinement) -> bool:
+    def hypotheses(self, config: Refinement) -> int:
+        """How many finished ones each source has."""
+        return config.keep_hypotheses or self.lengths.shape[1]
+
+    def is_rescored(self, model: BaseModel, config: Refinement) -> bool:
         """Whether a causal model reads its finished hypotheses, which is unsure of EOS, too."""
-        return self.rescorer is not None or config.self_rescoring
+        return last_reading.by_causal_model(model, config, self.rescorer is not None, self.hypotheses(config))
 
 
 def _check_lengths(name: str, count: int, config: Refinement, longest: int) -> None:
@@ -207,9 +211,8 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
     sources = module.network.plan_of_sources(job.encoded, job.source)
     of_length = module.network.of_length(bucket)
     keys = rng.of_sources(sampling_key, job.source)
-    hypotheses = config.keep_hypotheses or job.lengths.shape[1]
-    of_job = job.params, job.encoded, job.source, (sources, of_length), config, job.rescorer, hypotheses
-    read = last_reading.reader(model, module, *of_job)
+    of_job = job.params, job.encoded, job.source, (sources, of_length), config, job.rescorer, job.hypotheses(config)
+    read, is_rescored = last_reading.reader(model, module, *of_job), job.is_rescored(model, config)
 
     def refined(which: slice, live: Array) -> Refined:
         """Some hypotheses of every source; those that are not `live` [B, k] are left alone."""
@@ -226,17 +229,22 @@ def _refine(model: BaseModel, job: _Job, bucket: int, config: Refinement) -> Hyp
         found, count = refined(slice(None), every), None
     else:
         first = refined(slice(0, 1), every[:, :1])
-        found, count = _with_likelier(first, refined, every[:, 1:], job, config), 1
-    preferred = preference(config, found.scores, found.lengths, rescored=job.is_rescored(config))
+        found, count = _with_likelier(first, refined, every[:, 1:], job, config, is_rescored), 1
+    preferred = preference(config, found.scores, found.lengths, rescored=is_rescored)
     order = jnp.argsort(-preferred, axis=-1, stable=True)[:, :count]
     return ranked(found, order, model.max_target_length)
 
 
 def _with_likelier(
-    first: Refined, refined: Callable[[slice, Array], Refined], live: Array, job: _Job, config: Refinement
+    first: Refined,
+    refined: Callable[[slice, Array], Refined],
+    live: Array,
+    job: _Job,
+    config: Refinement,
+    is_rescored: bool,
 ) -> Refined:
     """The first hypothesis of each source, and those others that may turn out likelier; the rest score -inf."""
-    to_beat = preference(config, first.scores, first.lengths, rescored=job.is_rescored(config))
+    to_beat = preference(config, first.scores, first.lengths, rescored=is_rescored)
     may_win = live & (config.rank.bound(job.length_log_probs[:, 1:]) > to_beat)
 
     def others() -> Refined:

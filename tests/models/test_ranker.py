@@ -145,12 +145,16 @@ class TestDecoding:
     @pytest.mark.parametrize("share", [0.0, 0.2])
     def test_eos_alone_comes_last_unless_a_causal_model_reads_it(self, params, share):
         """Its end is known where the last token is never rewritten, so that the ranker could find nothing wrong."""
-        source, lengths = rows(4, 7), jnp.tile(jnp.asarray([[1, 5]]), (4, 1))
-        config = Refinement(
-            2, remask=RemaskNothing(), rewrite_only_remasked=True, ranker_share=share, target_buckets=(8,)
-        )
+        source = rows(4, 7)
+        # The least likely length beside it, and lengths decide.
+        other = MODEL.encode(params, source)[1][:, 1:].argmin(-1) + 2
+        lengths = jnp.stack([jnp.ones_like(other), other], 1)
+        rank = RankByLogProbability(length_weight=100.0)
+        config = Refinement(2, remask=RemaskNothing(), rewrite_only_remasked=True, ranker_share=share, rank=rank)
         found = decode(MODEL, params, config, source, lengths=lengths)
-        np.testing.assert_array_equal(found.predicted_lengths, np.tile([[5, 1]], (4, 1)))
+        np.testing.assert_array_equal(found.predicted_lengths, lengths[:, ::-1])
+        rescored = decode(MODEL, params, config, source, lengths=lengths, rescorer=Rescorer(AR, AR.init(1)))
+        assert (rescored.predicted_lengths[:, 0] == 1).sum() == 3
 
     def test_a_rescorer_alone_reads_one_hypothesis(self, params, plain):
         source, rescorer = rows(4, 7), Rescorer(AR, sharpen(AR.init(1)))
@@ -183,6 +187,9 @@ class TestDecoding:
             for config in (by_itself, dataclasses.replace(by_itself, ranker_share=0.0))
         )
         assert with_causal - without_ranker == costs[5][1] - costs[5][0]
+        # With the whole share it reads alone.
+        alone = dataclasses.replace(by_itself, ranker_share=1.0)
+        assert decode_cost(joint, alone, hypotheses=5, **shape).flops == costs[5][1]
 
 
 class TestTraining:
