@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from quality import ROOT, run_padir
+from commands import run_padir
+from quality import ROOT
 from quality_models import BY_ITSELF, REFERENCE, TEACHER, System, default_system, main_system, systems, warm_up
 from quality_runs import seconds_of_updates
 

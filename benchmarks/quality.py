@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from commands import run_padir
 from quality_models import MODELS, REFERENCE, TEACHER, System, main_system, systems, training_arguments, warm_up
 from quality_report import compared_pairs, draw, frontier, outputs_page, table
 from quality_runs import has_model, seconds_of_updates, stored_type
@@ -38,7 +39,6 @@ from padir.benchmark.latency import Asked
 from padir.benchmark.measure import take_turns
 from padir.benchmark.systems import Opened
 from padir.benchmark.workloads import fitting_requests
-from padir.cli import main as cli
 from padir.data.manifest import MANIFEST_NAME
 from padir.data.records import PreparedSet
 from padir.files.atomic import write_text
@@ -383,17 +383,6 @@ def _write(
 
 def _file_name(system: str) -> str:
     return system.lower().replace(",", "").replace(" ", "_")
-
-
-def run_padir(arguments: Sequence[str]) -> int:
-    """Runs a padir command; returns its exit status.
-
-    Evaluations are many and short, and run in this process. The others have a process of their own: `padir train` uses
-    memory in another way than decoding.
-    """
-    if arguments[0] == "evaluate":
-        return cli.main(list(arguments))
-    return subprocess.run([sys.executable, "-m", "padir.cli", *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

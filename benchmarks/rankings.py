@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from commands import run_padir
 from levers import described, difference, lines_of, pretrained
-from quality import run_padir
 
 from padir.benchmark.facts import run_facts
 from padir.files.atomic import write_text

@@ -46,6 +46,36 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def alone_in(folder: str | os.PathLike, doing: str) -> Iterator[None]:
+    """Refuses the block while another process is in such a block with the same folder. A killed process is in none.
+
+    The lock is on the folder itself, so it leaves no file. A folder in a bucket is not locked, because losing a lease
+    to half a minute without storage would end a job of days. Nor is one in a file system without such locks.
+
+    Args:
+      folder: an existing folder.
+      doing: what the block does, for the message, e.g. 'training this run'.
+
+    Raises:
+      PadirError: another process is in the block.
+    """
+    if is_bucket(folder):
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PadirError(f"{folder}: another process is {doing}; wait until it has ended, or stop it") from None
+        except OSError:
+            pass  # No locks here, e.g. on NFS, whose locks need a file opened for writing.
+        yield
+    finally:
+        os.close(opened)
+
+
 class Lease:
     """A lock in a bucket; use it as a context manager."""
 

@@ -17,6 +17,7 @@ from padir.data.manifest import MANIFEST_NAME, PrepareSettings, TaskConfig, diff
 from padir.data.prepare_process import prepare_in_process
 from padir.data.records import PreparedSet
 from padir.errors import PadirError
+from padir.files.locks import alone_in
 from padir.files.paths import as_path
 from padir.metrics.writers import MetricWriter
 from padir.models.kinds import Model
@@ -130,7 +131,8 @@ def train(
       The final state; None with `describe`.
 
     Raises:
-      PadirError: a setting, the data or the run directory is invalid, or a loss is not finite.
+      PadirError: a setting, the data or the run directory is invalid, another process trains the run, or a loss is
+        not finite.
       Preempted: the job received SIGTERM. The state is saved, and the same call resumes from it.
     """
     rematerialisation.check(remat)
@@ -197,16 +199,22 @@ def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflo
 
 @contextlib.contextmanager
 def _checkpointer(run: Run, cadence: Cadence, activity: Activity) -> Iterator[Checkpointer]:
-    """Opens the checkpoints of the run and creates its directory if needed; leaving waits for the last save."""
-    with activity.doing(START):
-        save_model(run.run_dir, run.model, run.data.vocabulary())
-        check_shared(run.run_dir)
-        checkpointer = Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best)
-    try:
-        yield checkpointer
-    finally:
-        with activity.doing(SAVE):
-            checkpointer.close()
+    """Opens the checkpoints of the run and creates its directory if needed; leaving waits for the last save.
+
+    Another start of the same run would write the same checkpoints, so it is refused until then.
+    """
+    with contextlib.ExitStack() as held:
+        hold = first_process(lambda: held.enter_context(alone_in(run.run_dir, "training this run")))
+        with activity.doing(START):
+            save_model(run.run_dir, run.model, run.data.vocabulary())
+            check_shared(run.run_dir)
+            hold()
+            checkpointer = Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best)
+        try:
+            yield checkpointer
+        finally:
+            with activity.doing(SAVE):
+                checkpointer.close()
 
 
 def _begin(

@@ -1,13 +1,15 @@
-"""Locks in buckets: one holder at a time, and what becomes of a lost one."""
+"""Locks in buckets: one holder at a time, and what becomes of a lost one; locks of folders, which nobody waits for."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from padir.errors import StorageError
-from padir.files.locks import Lease, locked
+from padir.errors import PadirError, StorageError
+from padir.files.locks import Lease, alone_in, locked
 from padir.files.paths import as_path
 
 
@@ -78,3 +80,38 @@ def test_a_lost_answer_does_not_lose_the_lock(bucket, emulator, monkeypatch):
         assert json.loads(as_path(path).read_text())["holder"]
     assert lost and [request.method for request in requests[:2]] == ["POST", "POST"]
     assert not as_path(path).exists()
+
+
+HOLD = """
+import sys, time
+from padir.files.locks import alone_in
+with alone_in(sys.argv[1], "training this run"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_alone_in_a_folder(tmp_path):
+    refusal = f"{tmp_path}: another process is training this run; wait until it has ended, or stop it"
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(PadirError) as refused, alone_in(tmp_path, "training this run"):
+            pass
+        assert str(refused.value) == refusal
+        other.kill()
+    with alone_in(tmp_path, "training this run"), pytest.raises(PadirError), alone_in(tmp_path, "averaging"):
+        pass
+    # What the block itself raises is not taken for a refusal.
+    with pytest.raises(BlockingIOError), alone_in(tmp_path, "training this run"):
+        raise BlockingIOError
+    assert not list(tmp_path.iterdir())
+
+
+def test_nobody_is_refused_where_there_are_no_locks(bucket, tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("padir.files.locks.fcntl.flock", unsupported)
+    for folder in (bucket, tmp_path):
+        with alone_in(folder, "training this run"), alone_in(folder, "training this run"):
+            pass

@@ -21,6 +21,7 @@ from padir.data.records import PreparedSet
 from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.verified import Verified
 from padir.errors import PadirError, Preempted
+from padir.files.locks import alone_in
 from padir.metrics.writers import read_metrics
 from padir.models.causal_mode import causal_params
 from padir.models.kinds import default_decode
@@ -471,6 +472,17 @@ def test_a_prolonged_run_says_so_and_keeps_it(tiny, tmp_path, capfd):
     tiny.train(tmp_path / "run", "ar", num_steps=7)
     assert json.loads((tmp_path / "run" / "train.json").read_text()) == record
     assert "changed from" not in capfd.readouterr().err
+
+
+def test_a_run_that_another_process_trains(tiny, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with (
+        alone_in(run, "training this run"),
+        pytest.raises(PadirError, match="run: another process is training this run"),
+    ):
+        tiny.train(str(run), "ar")
+    assert not (run / "checkpoints").exists() and not (run / "metrics").exists()
 
 
 def test_a_missing_split(tiny, tmp_path):
