@@ -94,6 +94,10 @@ LEVERS = {
     "higher learning rate": Lever(bindings={"OptimizerConfig.peak_learning_rate": 0.02}),
     "lower learning rate": Lever(bindings={"OptimizerConfig.peak_learning_rate": 0.001}),
     "text and translations": Lever(data=TRANSLATIONS),
+    # For a student that has seen its data only a few times.
+    "text and translations, higher learning rate, less dropout": Lever(
+        data=TRANSLATIONS, bindings={"OptimizerConfig.peak_learning_rate": 0.02, "NetworkConfig.dropout_rate": 0.1}
+    ),
     "label smoothing": Lever(bindings={"LossConfig.label_smoothing": 0.1}),
     # Decoding starts with masks, so that some of the noise must be masks.
     "half random tokens": Lever(bindings={"CorruptionConfig.random_probability": 0.5}),
@@ -110,7 +114,6 @@ LEVERS = {
     ),
     "joint, text and translations, from the teacher": Lever(data=TRANSLATIONS, joint=True, start="teacher"),
 }
-
 
 KINDS = {"student": "padir", "teacher": "ar"}
 
@@ -223,11 +226,8 @@ class Trials:
             every = max(updates // 20, 1)
             cadence = {"log": every, "evaluate": updates, "checkpoint": every, "keep": 1}
             options = [f"--gin.Cadence.{key}={value}" for key, value in cadence.items()]
-            options += [
-                warm_up(updates),
-                f"--num_steps={updates}",
-                f"--initialize_from={self._models[LEVERS[name].start]}",
-            ]
+            options += [warm_up(updates), f"--num_steps={updates}"]
+            options += [f"--initialize_from={self._models[LEVERS[name].start]}"]
             self._padir("train", *self.training(name), *options)
             seconds = seconds_of_updates(read_metrics(run / METRICS_FOLDER / "metrics.jsonl"))
             write_text(self._made(name), json.dumps({"updates": updates, "seconds": seconds} | run_facts()) + "\n")
