@@ -1,14 +1,17 @@
 """How the suite compiles, which compiles more than it computes: XLA spends no time on optimising.
 
 JAX's own switch for that is `JAX_DISABLE_MOST_OPTIMIZATIONS`. The loops of XLA's fusion emitters, which need what it
-switches off, are left out as well, as long as XLA had that option: that halves the time again. Children get it from the
+switches off, are left out as well, as long as XLA had that option: that halves the time again. And a module is compiled
+in one piece, because splitting a small one among threads costs more than it saves. Children get it from the
 environment, too.
 """
 
 import jaxlib.version
 
-# Not with jaxlib 0.11, which refuses to compile with it.
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if jaxlib.version.__version_info__ < (0, 11) else {}
+_OPTIONS: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
+# With jaxlib 0.11 this is an error.
+if jaxlib.version.__version_info__ < (0, 11):
+    _OPTIONS["xla_cpu_use_fusion_emitters"] = False
 
 
 def install() -> None:
