@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,35 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+# Sentences decoded at a time; all 2,000 of a corpus at once would need most of the memory of a small machine.
+_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Of each sentence: output tokens [B, longest] int32, and [B] how many, rounds (0 without a verifier), passes."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    rounds: np.ndarray
+    passes: np.ndarray
+
+
+def decoded(translator: Translator, sources: list[list[int]], decode: DecodeConfig) -> Decoded:
+    """Decodes sentences, those of like lengths together."""
+    order = np.argsort([len(ids) for ids in sources], kind="stable")
+    tokens = np.zeros((len(sources), translator.model.max_target_length), np.int32)
+    lengths, rounds, passes = np.zeros((3, len(sources)), np.int32)
+    for begin in range(0, len(sources), _BATCH):
+        rows = order[begin : begin + _BATCH]
+        found = translator.decode_ids([sources[row] for row in rows], decode)
+        of_rows = (np.s_[: len(rows)], 0)
+        tokens[rows, : found.tokens.shape[-1]] = found.tokens[of_rows]
+        lengths[rows], passes[rows] = found.predicted_lengths[of_rows], found.steps_run[of_rows]
+        rounds[rows] = 0 if found.rounds is None else found.rounds[of_rows]
+    return Decoded(tokens, lengths, rounds, passes)
+
+
 def padded(sources: list[list[int]]) -> np.ndarray:
     """Ids of sentences as one batch [B, longest] int32."""
     batch = np.zeros((len(sources), max(map(len, sources))), np.int32)
@@ -70,10 +101,11 @@ def margins(teacher: Translator, source: np.ndarray, greedy: np.ndarray, verifie
 
     if not differ.any():
         return []
+    source, greedy, verified = source[differ], greedy[differ], verified[differ]
     said, first = np.array(log_probs(source, greedy)), (greedy != verified).argmax(-1)
     return [
-        float(said[row, first[row], greedy[row, first[row]]] - said[row, first[row], verified[row, first[row]]])
-        for row in np.flatnonzero(differ)
+        float(of_row[place, ours[place]] - of_row[place, theirs[place]])
+        for of_row, place, ours, theirs in zip(said, first, greedy, verified, strict=True)
     ]
 
 
@@ -83,19 +115,18 @@ def agreement(options: argparse.Namespace, compute_type: str | None, buckets: tu
     student = load(options.student, verify_with=options.teacher, compute_type=compute_type)
     test = PreparedSet.open(options.data).split(options.split)
     sources = [list(example.source_ids) for example in test.read(range(len(test)))]
-    greedy = teacher.decode_ids(sources, Autoregressive())
-    found = {"sentences": len(sources), "tokens": float(greedy.predicted_lengths[: len(sources)].mean())}
+    greedy = decoded(teacher, sources, Autoregressive())
+    found = {"sentences": len(sources), "tokens": float(greedy.lengths.mean())}
     for beam in LENGTH_BEAMS:
-        verified = student.decode_ids(sources, Verified(length_beam=beam, target_buckets=buckets))
-        ours, theirs = (each.tokens[: len(sources), 0] for each in (verified, greedy))
-        rounds, passes = (field[: len(sources), 0] for field in (verified.rounds, verified.steps_run))
+        print(f"agreement: {compute_type or 'float32'}, length_beam={beam}", file=sys.stderr)
+        verified = decoded(student, sources, Verified(length_beam=beam, target_buckets=buckets))
         found[f"{beam} draft{'s' if beam > 1 else ''}"] = {
-            "equal": int((ours == theirs).all(-1).sum()),
-            "margins": margins(teacher, padded(sources), theirs, ours),
-            "mean_rounds": float(rounds.mean()),
-            "one_round": float((rounds == 1).mean()),
-            "mean_draft_passes": float((passes - rounds).mean()),
-            "tokens_per_round": float(greedy.predicted_lengths[: len(sources)].sum() / rounds.sum()),
+            "equal": int((verified.tokens == greedy.tokens).all(-1).sum()),
+            "margins": margins(teacher, padded(sources), greedy.tokens, verified.tokens),
+            "mean_rounds": float(verified.rounds.mean()),
+            "one_round": float((verified.rounds == 1).mean()),
+            "mean_draft_passes": float((verified.passes - verified.rounds).mean()),
+            "tokens_per_round": float(greedy.lengths.sum() / verified.rounds.sum()),
         }
     return found
 
