@@ -45,11 +45,16 @@ class CausalMode(AutoregressiveModel):
         return network.encode(prepend_length_token(source, self.ids.length_id), dropout_key)[:, 1:]
 
 
-def causal_params(params: PyTree) -> PyTree:
-    """The parameters of the causal mode among those of a PaDIR model: nested dicts of the same arrays."""
+def causal_params(params: PyTree, positions: bool = False) -> PyTree:
+    """The parameters of the causal mode among those of a PaDIR model: nested dicts of the same arrays.
+
+    `positions` says whether that mode has positional attention.
+    """
     network = params["network"]
     if CAUSAL_DECODER in params:
         return {"network": {**network, "decoder": params[CAUSAL_DECODER]}}
+    if positions:
+        return {"network": {**network, "decoder": network["decoder"] | {"relpos_bias": params[RELATIVE_POSITIONS]}}}
     layers = {
         number: {name: part for name, part in layer.items() if name not in _PARALLEL_ONLY}
         for number, layer in network["decoder"]["layers"].items()

@@ -106,6 +106,7 @@ class PadirModel(BaseModel):
         `CausalMode`.
       causal_layers: with `causal_stage`, layers of a causal decoder of its own, a part that `freeze` may name. It reads
         the same encoder output and embeddings. 0: the causal objective is learnt in the same weights.
+      causal_positions: with `causal_stage`, whether the causal mode has positional attention, too, to positions before.
       self_conditioning: each stage but the first also reads the embedding that the one before expected at each
         position, a mean over all tokens, through a linear map (after Chen et al. 2022, "Analog Bits"). `Refinement`
         does so step by step; drafts of `Verified` do not.
@@ -120,6 +121,7 @@ class PadirModel(BaseModel):
     ranker: bool = False
     causal_stage: bool = False
     causal_layers: int = 0
+    causal_positions: bool = False
     self_conditioning: bool = False
 
     def __post_init__(self):
@@ -223,7 +225,10 @@ class PadirModel(BaseModel):
         if not self.causal_stage:
             raise PadirError("PadirModel.causal_stage: this model was trained without; it has no causal mode")
         layers = self.causal_layers or self.network.num_decoder_layers
-        network = dataclasses.replace(self.network, causal=True, positional_attention=False, num_decoder_layers=layers)
+        positions = self.causal_positions and self.network.positional_attention
+        network = dataclasses.replace(
+            self.network, causal=True, positional_attention=positions, num_decoder_layers=layers
+        )
         has_token = self.length_predictor == "token"
         longest = (self.max_source_length, self.max_target_length)
         return CausalMode(self.ids, network, *longest, self.loss, length_token=has_token)

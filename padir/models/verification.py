@@ -44,7 +44,7 @@ class Verifier(Helper):
     @classmethod
     def own(cls, model: BaseModel, params: PyTree) -> Verifier:
         """A `PadirModel` that verifies itself, by the causal mode it has learnt; `params` are those of training."""
-        return cls(model.causal_mode, causal_params(params), is_own=True)
+        return cls(model.causal_mode, causal_params(params, model.causal_positions), is_own=True)
 
     def for_decoding(self, compute_type: str | None) -> Verifier:
         """With parameters in the form of decoding, so that its output is that of its own greedy decoding."""

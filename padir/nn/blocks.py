@@ -99,6 +99,7 @@ class DecoderLayer(nnx.Module):
             values = self.positional_attention.values(x if observed is None else observed)
             if cached is not None:
                 values = kv_cache.write(cached[0].positional, values, cached[1])
+            weights = jnp.broadcast_to(weights, (len(values), *weights.shape[1:]))
             x = residual(x + self.positional_attention.apply(weights, values))
 
         normed = self.pre_cross_attention_layer_norm(x)

@@ -43,14 +43,14 @@ class DecoderCache:
     progress: PyTree = None
 
 
-def empty_cache(num_layers: int, rows: int, max_length: int, heads: tuple[int, ...], dtype: jnp.dtype) -> DecoderCache:
+def empty_cache(num_layers: int, rows: int, max_length: int, heads: tuple[int, ...], dtype: jnp.dtype, positional: bool) -> DecoderCache:
     """A causal decoder's cache with room for `max_length` target positions in each of `rows` rows.
 
     `heads` are the sizes of a position's key: (H, D), or (H · D,) of masked heads.
     """
-    shape = (rows, max_length, *heads)
-    layers = (KeyValue(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(num_layers))
-    return DecoderCache(tuple(map(LayerCache, layers)), jnp.zeros((), jnp.int32))
+    nothing = jnp.zeros((rows, max_length, *heads), dtype)
+    of_layer = LayerCache(KeyValue(nothing, nothing), nothing if positional else None)
+    return DecoderCache((of_layer,) * num_layers, jnp.zeros((), jnp.int32))
 
 
 def write(old: PyTree, new: PyTree, position: Array) -> PyTree:

@@ -59,8 +59,6 @@ class NetworkConfig:
             )
         if self.dtype not in ("float32", "bfloat16"):
             raise PadirError(f"NetworkConfig.dtype: unknown {self.dtype!r}; choose float32 or bfloat16")
-        if self.causal and self.positional_attention:
-            raise PadirError("NetworkConfig: positional_attention needs a parallel decoder; set causal=False")
         if self.causal and self.disentangled_context:
             raise PadirError("NetworkConfig: disentangled_context needs a parallel decoder; set causal=False")
         if not 4 <= self.relative_buckets < 2 * MAX_DISTANCE:

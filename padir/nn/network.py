@@ -284,4 +284,4 @@ class EncoderDecoder(nnx.Module):
         heads = config.num_heads, config.head_dim
         if self.decoder.layers[0].self_attention.masks_heads:
             heads, dtype = (math.prod(heads),), factor_type(dtype, None)
-        return kv_cache.empty_cache(config.num_decoder_layers, rows, max_length, heads, dtype)
+        return kv_cache.empty_cache(config.num_decoder_layers, rows, max_length, heads, dtype, config.positional_attention)
