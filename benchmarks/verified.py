@@ -57,7 +57,14 @@ _BATCH = 128
 
 @dataclass(frozen=True)
 class Decoded:
-    """Of each sentence: output tokens [B, longest] int32, and [B] how many, rounds (0 without a verifier), passes."""
+    """What became of B sentences, int32.
+
+    Attributes:
+      tokens: output [B, max_target_length], padded with 0.
+      lengths: of the outputs, EOS included [B].
+      rounds: passes of the verifier [B]; 0 without one.
+      passes: of either decoder [B].
+    """
 
     tokens: np.ndarray
     lengths: np.ndarray

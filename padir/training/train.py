@@ -204,11 +204,15 @@ def _checkpointer(run: Run, cadence: Cadence, activity: Activity) -> Iterator[Ch
     Another start of the same run would write the same checkpoints, so it is refused until then.
     """
     with contextlib.ExitStack() as held:
-        hold = first_process(lambda: held.enter_context(alone_in(run.run_dir, "training this run")))
+
+        @first_process
+        def lock_run() -> None:
+            held.enter_context(alone_in(run.run_dir, "training this run"))
+
         with activity.doing(START):
             save_model(run.run_dir, run.model, run.data.vocabulary())
             check_shared(run.run_dir)
-            hold()
+            lock_run()
             checkpointer = Checkpointer(run.run_dir, keep=cadence.keep, keep_best=cadence.keep_best)
         try:
             yield checkpointer

@@ -5,17 +5,13 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import commands
 
 
-def test_sigterm_is_passed_on(tmp_path, monkeypatch):
+def test_sigterm_is_passed_on(load_script, tmp_path, monkeypatch):
     padir = tmp_path / "padir"
     padir.write_text(f"#!/bin/sh\ntrap 'exit 7' TERM\ntouch {tmp_path}/ready\nwhile :; do sleep 0.05; done\n")
     padir.chmod(0o755)
-    monkeypatch.setattr(commands.sys, "executable", str(padir))
+    monkeypatch.setattr(sys, "executable", str(padir))
     before = signal.getsignal(signal.SIGTERM)
 
     def terminate():
@@ -25,6 +21,6 @@ def test_sigterm_is_passed_on(tmp_path, monkeypatch):
 
     thread = threading.Thread(target=terminate)
     thread.start()
-    assert commands.run_padir(["train"]) == 7
+    assert load_script("commands").run_padir(["train"]) == 7
     thread.join()
     assert signal.getsignal(signal.SIGTERM) is before

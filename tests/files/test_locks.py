@@ -83,17 +83,18 @@ def test_a_lost_answer_does_not_lose_the_lock(bucket, emulator, monkeypatch):
 
 
 HOLD = """
-import sys, time
+import sys
 from padir.files.locks import alone_in
 with alone_in(sys.argv[1], "training this run"):
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
 def test_alone_in_a_folder(tmp_path):
     refusal = f"{tmp_path}: another process is training this run; wait until it has ended, or stop it"
-    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as other:
+    command, piped = [sys.executable, "-c", HOLD, tmp_path], subprocess.PIPE
+    with subprocess.Popen(command, stdin=piped, stdout=piped, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(PadirError) as refused, alone_in(tmp_path, "training this run"):
             pass
