@@ -47,6 +47,9 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
     changed = {
         "three stages": {"num_stages": 3},
         "half random tokens": {"corruption": dataclasses.replace(plain.corruption, random_probability=0.5)},
+        "text and translations, higher learning rate, less dropout": {
+            "network": dataclasses.replace(plain.network, dropout_rate=0.1)
+        },
         "label smoothing": {"loss": dataclasses.replace(plain.loss, label_smoothing=0.1)},
         "ranker": {"ranker": True, "freeze": ("encoder", "decoder", "length_predictor")},
         "causal decoder": {
