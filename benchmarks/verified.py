@@ -252,11 +252,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="how often each is timed")
     options = parser.parse_args()
     buckets = tuple(map(int, options.buckets.split(",")))
-    result: dict[str, Any] = {"facts": run_facts(), "profile": profile(options, 15, 20)}
-    result["latency_ms"] = latencies(options, buckets)
-    result["agreement"] = {str(kind): agreement(options, kind, buckets) for kind in COMPUTE_TYPES}
-    result["ways"] = ways(options, buckets)
-    write_text(options.output, json.dumps(result, indent=1) + "\n")
+    result: dict[str, Any] = {"facts": run_facts()}
+    parts: dict[str, Callable[[], Any]] = {
+        "profile": lambda: profile(options, 15, 20),
+        "latency_ms": lambda: latencies(options, buckets),
+        "agreement": lambda: {str(kind): agreement(options, kind, buckets) for kind in COMPUTE_TYPES},
+        "ways": lambda: ways(options, buckets),
+    }
+    for name, measure in parts.items():
+        result[name] = measure()
+        # What was measured is kept even if a later part fails.
+        write_text(options.output, json.dumps(result, indent=1) + "\n")
     for name, timing in result["latency_ms"].items():
         print(f"{name}: median {timing['median']:.2f} ms, p99 {timing['p99']:.2f} ms, n = {timing['n']}")
     print(json.dumps(result["profile"], indent=1))

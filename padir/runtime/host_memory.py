@@ -18,6 +18,7 @@ _MADV_HUGEPAGE = 14
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _MAPS = Path("/proc/self/maps")
+_MAX_MAPS = Path("/proc/sys/vm/max_map_count")
 _RESERVED_AT_ONCE = 2**30
 _DEVICES = Path("/dev")
 # Device files of TPUs (two drivers), NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux.
@@ -123,6 +124,14 @@ def peak_resident_bytes() -> int:
         # In units of 1,024 bytes.
         return max(_of_status("VmHWM"), 1024 * children)
     return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, children)
+
+
+def share_of_maps() -> float:
+    """Returns the share in use of the memory maps that Linux allows this process; 0 on other systems."""
+    try:
+        return _MAPS.read_bytes().count(b"\n") / int(_MAX_MAPS.read_text())
+    except OSError:
+        return 0.0
 
 
 def _of_status(*names: str) -> int:
