@@ -14,8 +14,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import jax
-
 from padir.benchmark.facts import run_facts
 from padir.data.records import PreparedSet
 from padir.decoding.annealing import AnnealedSampling
@@ -98,9 +96,8 @@ def main() -> None:
     references = [example.target_text for example in examples]
     rows, texts = {}, {}
     for name, way in ways().items():
-        # One bucket is one program to compile, and finished programs are forgotten: each keeps memory mapped.
+        # One bucket is one program to compile.
         decode = dataclasses.replace(way, target_buckets=(options.bucket,))
-        jax.clear_caches()
         translations = decode_examples(translator, examples, decode, batch_size=64, label=name)
         texts[name] = [translation.text for translation in translations]
         scores = score(translations, examples, data.manifest.checker, with_ter=False)

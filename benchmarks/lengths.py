@@ -8,7 +8,6 @@ once and likeliest first. Scores are compared by paired bootstrap. Single senten
 
 from __future__ import annotations
 
-import jax
 from demo_systems import Demo, Systems, parser
 
 from padir.decoding.ranking import RankByLogProbability
@@ -51,8 +50,6 @@ def main() -> None:
             alone = [student.decode_ids([source], decode) for source in sources]
             more = sum(int(found.batch_steps) > int(found.steps_run[0, 0]) for found in alone)
             rows[name]["others_decoded"] = more / len(sources)
-    # Too many compiled programs in one process would run out of memory maps.
-    jax.clear_caches()
     for name, latency in demo.timed(systems(demo.settings.buckets)).items():
         rows[name]["latency_ms"] = latency
     demo.write(options.output, rows)

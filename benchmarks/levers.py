@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 from commands import run_padir
 from quality import ROOT
 from quality_models import BY_ITSELF, REFERENCE, TEACHER, System, default_system, main_system, systems, warm_up
@@ -242,8 +241,6 @@ class Trials:
 
     def scores(self, name: str) -> dict[str, dict[str, Any]]:
         """What `padir evaluate` says of a student, with its outputs, by way of decoding; of `BEFORE` and all levers."""
-        # Each compiled program takes memory maps, of which a process may have only so many.
-        jax.clear_caches()
         before = name == BEFORE
         run = self._models["student"] if before else self.run(name)
         folder = self._work if before else self._folder

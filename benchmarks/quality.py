@@ -72,7 +72,6 @@ class Comparison:
         budget = {"budget_seconds": default if seconds is None else seconds}
         self.budget: dict[str, float] = budget if updates is None else {"budget_updates": updates}
         self._clock, self._compiled = work / "seconds", work / "compiled"
-        self._evaluated = ""
         self._clock.mkdir(parents=True, exist_ok=True)
         self._claim(work / "comparison.json", {"preset": preset, "reverse": reverse} | self.budget)
 
@@ -215,10 +214,6 @@ class Comparison:
         """Scores a system against the reference system, unless that was done."""
         path = Path(self.folder("results"), f"{_file_name(name)}.json")
         if not path.exists():
-            if system.model != self._evaluated:
-                # Each compiled program takes memory maps, of which a process may have only so many.
-                jax.clear_caches()
-                self._evaluated = system.model
             compared = [] if name == REFERENCE else [f"--baseline={path.parent / _file_name(REFERENCE)}.txt"]
             helper = [f"--{system.helper}={self.folder('best', TEACHER)}"] if system.helper else []
             self.phase(

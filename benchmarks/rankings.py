@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 from commands import run_padir
 from levers import described, difference, lines_of, pretrained
 
@@ -83,8 +82,6 @@ def evaluated(way: str, direction: str, data: Path, work: Path) -> dict[str, Any
     """
     how, path = WAYS[way], work / f"{way.replace(',', '').replace(' ', '_')}.json"
     if not path.exists():
-        # Each compiled program takes memory maps, of which a process may have only so many.
-        jax.clear_caches()
         source, target = direction.split("_")
         model = "ar" if way == BEAM else "padir"
         helped = how.ranked_by in (TEACHER, BOTH)

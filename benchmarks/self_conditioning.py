@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
-import jax
 from demo_systems import Demo, Systems, parser
 
 from padir.decoding.refinement import Refinement
@@ -56,8 +55,6 @@ def main() -> None:
         systems = _systems(demo, seed)
         compared = {_key(name, steps): _key(PLAIN, steps) for name in (CONDITIONED, TURNED_OFF) for steps in STEPS}
         of_seeds.append(demo.scored(systems, compared)[0])
-        # Too many compiled programs in one process would run out of memory maps.
-        jax.clear_caches()
     rows = {}
     for name, latency in demo.timed(_systems(demo, 0)).items():
         found = [of_seed[name] for of_seed in of_seeds]

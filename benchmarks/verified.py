@@ -35,12 +35,13 @@ from padir.decoding.verified import Verified
 from padir.evaluation.evaluate import decode_examples, score
 from padir.files.atomic import write_text
 from padir.inference.translator import Translator, load
+from padir.metrics.bootstrap import paired_bootstrap
 from padir.models.kinds import DecodeConfig
 from padir.types import Array
 
 COMPUTE_TYPES = (None, "bfloat16", "int8")
 LENGTH_BEAMS = (1, 3)
-GREEDY = "AR greedy"
+GREEDY, SAMPLED = "AR greedy", "AR sampled"
 # Each with what it needs of `Verified`.
 WAYS: dict[str, dict[str, Any]] = {
     "verified, 1 draft a round": {},
@@ -49,6 +50,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "verified, close tokens stand": {"accept": AcceptClose()},
     "verified, sampled": {"accept": AcceptSampled()},
 }
+# What a way is compared with, other than greedy decoding.
+AGAINST = {"verified, sampled": SAMPLED}
 
 
 # Sentences decoded at a time; all 2,000 of a corpus at once would need most of the memory of a small machine.
@@ -139,27 +142,34 @@ def agreement(options: argparse.Namespace, compute_type: str | None, buckets: tu
 
 
 def ways(options: argparse.Namespace, buckets: tuple[int, ...]) -> dict[str, Any]:
-    """BLEU and rounds of greedy decoding, of sampling, and of each of `WAYS`, and how many outputs are greedy ones."""
+    """BLEU and rounds of greedy decoding, of sampling, and of each of `WAYS`, and how many outputs are greedy ones.
+
+    A way whose outputs are others has the p-value of the difference in BLEU to what it is compared with.
+    """
     data = PreparedSet.open(options.data)
     split = data.split(options.split)
     examples, checker = split.read(range(len(split))), data.manifest.checker
     teacher, student = load(options.teacher), load(options.student, verify_with=options.teacher)
     systems: dict[str, tuple[Translator, DecodeConfig]] = {
         GREEDY: (teacher, Autoregressive()),
-        "AR sampled": (teacher, Autoregressive(sampling=Sampling(temperature=1.0))),
+        SAMPLED: (teacher, Autoregressive(sampling=Sampling(temperature=1.0))),
     }
     for name, given in WAYS.items():
         systems[name] = student, Verified(target_buckets=buckets, **given)
+    references = [example.target_text for example in examples]
     found: dict[str, Any] = {}
-    greedy: list[str] = []
+    texts: dict[str, list[str]] = {}
     for name, (translator, decode) in systems.items():
         translations = decode_examples(translator, examples, decode, batch_size=64, label=name)
-        texts = [translation.text for translation in translations]
-        greedy = greedy or texts
+        texts[name] = [translation.text for translation in translations]
         scores = score(translations, examples, checker, predicts_length=False, with_ter=False)
         kept = ("bleu", "bleu_signature", "mean_rounds", "mean_draft_passes", "tokens_per_round")
-        equal = sum(ours == theirs for ours, theirs in zip(texts, greedy, strict=True))
+        equal = sum(ours == theirs for ours, theirs in zip(texts[name], texts[GREEDY], strict=True))
         found[name] = {"equal": equal} | {key: scores[key] for key in kept if key in scores}
+        others = texts[AGAINST.get(name, GREEDY)]
+        if texts[name] != others:
+            compared = paired_bootstrap(texts[name], others, references)["bleu"]
+            found[name] |= {"against": AGAINST.get(name, GREEDY), "p_value": compared.to_dict()["p_value"]}
     return found
 
 

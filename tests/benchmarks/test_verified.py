@@ -60,6 +60,9 @@ def test_exact_ways_score_as_greedy_decoding(result):
     assert greedy["equal"] == result["agreement"]["None"]["sentences"] and "mean_rounds" not in greedy
     for name in ("verified, 1 draft a round", "verified, 3 drafts a round", "verified, drafts of 4 steps"):
         assert (ways[name]["bleu"], ways[name]["equal"]) == (greedy["bleu"], greedy["equal"])
+        assert "p_value" not in ways[name]
+    assert ways["AR sampled"]["equal"] < greedy["equal"] and 0 <= ways["AR sampled"]["p_value"] <= 1
+    assert ways["verified, sampled"]["against"] == "AR sampled"
     # More is accepted, so that there are no more rounds.
     assert ways["verified, close tokens stand"]["mean_rounds"] <= ways["verified, 1 draft a round"]["mean_rounds"]
     assert ways["verified, sampled"]["mean_rounds"] >= 1
