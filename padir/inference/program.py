@@ -29,55 +29,75 @@ Extras = tuple[Trace | None, Queries | None, Array | None]
 
 
 class Program:
-    """A jitted function that makes room before it is compiled for further shapes.
+    """A function that is compiled for each combination of shapes, and dropped where that takes too much.
 
-    XLA's compiler for CPU takes three memory maps for each fusion of a program, and Linux allows a process 65,530 of
-    them unless told otherwise. A few dozen programs take them all; then the process would die.
+    XLA's compiler for CPU takes three memory maps for each fusion, one or two thousand for a large program. Linux
+    allows a process 65,530 unless told otherwise; when they are taken, the process dies.
     """
 
-    # Of the memory maps that this process may have. A large program takes a twentieth of them.
-    _FULL = 0.75
-
-    _known: weakref.WeakSet[Program] = weakref.WeakSet()
-    _one_at_a_time = threading.Lock()
-
-    def __init__(self, run: Callable[..., Any]):
-        self._run, self._shapes, self._used = jax.jit(run), set[Any](), 0.0
-        self._known.add(self)
+    def __init__(self, function: Callable[..., Any]):
+        self._function, self._compiled = function, dict[Any, _Compiled]()
 
     def __call__(self, weights: Any, *arrays: Any, **given: Any) -> Any:
-        """Calls the function. The shapes of `weights` are taken to be always the same."""
+        """Calls the function. The first argument's shapes are not looked at, because it has many arrays."""
         shapes: tuple[Any, ...] = tuple(array.shape for array in arrays)
         for name, of in given.items():
             shapes += name, *(leaf.shape for leaf in jax.tree.leaves(of))
-        self._used = time.monotonic()
-        if shapes not in self._shapes:
-            self._make_room()
-            self._shapes.add(shapes)
-        return self._run(weights, *arrays, **given)
+        compiled = self._compiled.get(shapes)
+        if compiled is None:
+            compiled = self._compiled.setdefault(shapes, _Compiled(self._function))
+        return compiled(weights, *arrays, **given)
 
     def lower(self, *arguments: Any, **given: Any) -> jax.stages.Lowered:
         """Lowers the function for arguments or their shapes, like `jax.jit`'s own `lower`."""
-        return self._run.lower(*arguments, **given)
+        return jax.jit(self._function).lower(*arguments, **given)
 
-    @classmethod
-    def _make_room(cls) -> None:
-        """Drops the programs used longest ago while too many memory maps are in use; later calls compile them again."""
-        with cls._one_at_a_time:
-            if host_memory.share_of_maps() < cls._FULL:
+
+class _Compiled:
+    """The function of a `Program` for one combination of shapes."""
+
+    # Of the memory maps that this process may have, the share from which programs are dropped. The rest is for those
+    # that other threads are compiling, and for what is not a `Program`.
+    _FULL = 0.7
+
+    _all: weakref.WeakSet[_Compiled] = weakref.WeakSet()
+    _one_at_a_time = threading.Lock()
+
+    def __init__(self, function: Callable[..., Any]):
+        # JAX traces whenever it compiles, whatever the reason.
+        @functools.wraps(function)
+        def traced(*arguments: Any, **given: Any) -> Any:
+            self._make_room()
+            return function(*arguments, **given)
+
+        self._run, self._is_there, self._used = jax.jit(traced), False, 0.0
+        with self._one_at_a_time:
+            self._all.add(self)
+
+    def __call__(self, *arguments: Any, **given: Any) -> Any:
+        found = self._run(*arguments, **given)
+        self._is_there, self._used = True, time.monotonic()
+        return found
+
+    def _make_room(self) -> None:
+        """Drops those used longest ago while too many memory maps are in use; later calls compile them again."""
+        with self._one_at_a_time:
+            used, allowed = host_memory.memory_maps()
+            if used < self._FULL * allowed:
                 return
-            warnings.warn(
-                "compiled programs need almost all memory maps that Linux allows a process, so those used longest ago "
-                "are dropped and compiled again when they are needed; to keep them, allow more: "
-                "sysctl -w vm.max_map_count=1048576",
-                stacklevel=2,
-            )
-            compiled = sorted((program for program in cls._known if program._shapes), key=lambda program: program._used)
-            for program in compiled:
-                program._shapes.clear()
-                program._run.clear_cache()
-                if host_memory.share_of_maps() < cls._FULL:
-                    break
+            there = sorted((each for each in self._all if each._is_there), key=lambda each: each._used)
+            left, dropped = used, 0
+            while left >= self._FULL * allowed and dropped < len(there):
+                there[dropped]._is_there = False
+                there[dropped]._run.clear_cache()
+                dropped += 1
+                left = host_memory.memory_maps()[0]
+        warnings.warn(
+            f"{used:,} of the {allowed:,} memory maps that Linux allows this process were in use, so the {dropped} "
+            f"compiled programs used longest ago were dropped, which leaves {left:,}; they are compiled again when "
+            "needed. To keep them, have the limit raised: sysctl -w vm.max_map_count=1048576",
+            stacklevel=2,
+        )
 
 
 @functools.cache

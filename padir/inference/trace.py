@@ -17,6 +17,7 @@ from padir.decoding.sampling import log_probability
 from padir.errors import PadirError
 from padir.inference.decoder import source_width
 from padir.inference.document import Document, document, rounded
+from padir.inference.program import Program
 from padir.inference.translation import Translation
 from padir.inference.translator import Translator
 from padir.models.autoregressive import AutoregressiveModel
@@ -288,30 +289,28 @@ def _padded(translator: Translator, source: Sequence[int]) -> np.ndarray:
 
 
 @functools.cache
-def _length_program(model: PadirModel) -> Callable[[DecodingParams, Array], Array]:
-    """(parameters, source [B, Ls]) → log-probability of each length [B, max_target_length], jitted."""
-    return jax.jit(lambda params, source: jax.nn.log_softmax(model.encode(params, source)[1]))
+def _length_program(model: PadirModel) -> Program:
+    """(parameters, source [B, Ls]) → log-probability of each length [B, max_target_length]."""
+    return Program(lambda params, source: jax.nn.log_softmax(model.encode(params, source)[1]))
 
 
 @functools.cache
-def _attention_program(model: PadirModel) -> Callable[[DecodingParams, Array, Array], Array]:
-    """(parameters, source [1, Ls], what is read [N, L]) → mean attention [N, L, Ls], jitted."""
+def _attention_program(model: PadirModel) -> Program:
+    """(parameters, source [1, Ls], what is read [N, L]) → mean attention [N, L, Ls]."""
 
-    @jax.jit
     def run(params: DecodingParams, source: Array, tokens: Array) -> Array:
         module = model.module(params)
         sources = module.network.plan_of_sources(model.encode(params, source)[0], source)
         plan = module.network.plan_of_targets(sources, tokens, module.network.of_length(tokens.shape[1]))
         return module.network.decode(tokens, plan).cross_attentions.mean(axis=(1, 2))
 
-    return run
+    return Program(run)
 
 
 @functools.cache
-def _reading_program(model: AutoregressiveModel) -> Callable[[DecodingParams, Array, Array], tuple[Array, Array]]:
-    """(parameters, source [B, Ls], tokens [B, L]) → (log-probabilities [B, L], attention [B, L, Ls]), jitted."""
+def _reading_program(model: AutoregressiveModel) -> Program:
+    """(parameters, source [B, Ls], tokens [B, L]) → (log-probabilities [B, L], attention [B, L, Ls])."""
 
-    @jax.jit
     def run(params: DecodingParams, source: Array, tokens: Array) -> tuple[Array, Array]:
         network = model.module(params).network
         plan = network.plan(model.encode(network, source), source, tokens.shape[1])
@@ -320,4 +319,4 @@ def _reading_program(model: AutoregressiveModel) -> Callable[[DecodingParams, Ar
         log_probs = log_probability(network.logits(output.hidden), tokens, model.ids)
         return jnp.where(tokens == PAD_ID, 0.0, log_probs), output.cross_attentions.mean(axis=(1, 2))
 
-    return run
+    return Program(run)

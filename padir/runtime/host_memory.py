@@ -126,12 +126,12 @@ def peak_resident_bytes() -> int:
     return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, children)
 
 
-def share_of_maps() -> float:
-    """Returns the share in use of the memory maps that Linux allows this process; 0 on other systems."""
+def memory_maps() -> tuple[int, int]:
+    """Returns how many memory maps this process has, and how many Linux allows it; (0, 1) on other systems."""
     try:
-        return _MAPS.read_bytes().count(b"\n") / int(_MAX_MAPS.read_text())
+        return _MAPS.read_bytes().count(b"\n"), int(_MAX_MAPS.read_text())
     except OSError:
-        return 0.0
+        return 0, 1
 
 
 def _of_status(*names: str) -> int:

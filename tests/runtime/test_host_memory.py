@@ -175,11 +175,11 @@ def test_peak_is_this_processs_own_or_a_childs(tmp_path):
     assert 400e6 < large < 700e6
 
 
-def test_share_of_maps(tmp_path, monkeypatch):
+def test_memory_maps(tmp_path, monkeypatch):
     maps, limit = tmp_path / "maps", tmp_path / "max_map_count"
     monkeypatch.setattr(host_memory, "_MAPS", maps)
     monkeypatch.setattr(host_memory, "_MAX_MAPS", limit)
-    assert host_memory.share_of_maps() == 0
+    assert host_memory.memory_maps() == (0, 1)
     maps.write_text("a\nb\nc\n")
     limit.write_text("12\n")
-    assert host_memory.share_of_maps() == 0.25
+    assert host_memory.memory_maps() == (3, 12)
