@@ -321,7 +321,8 @@ def compare(comparison: Comparison, data: PreparedSet, results: Path, pattern: s
     made = {name: comparison.made(name) for name in trained}
     # What there is if the latencies do not come to their end.
     _write(comparison.work / "without_latency", comparison, data, rows, made, chosen)
-    # Each model beside the reference: the programs of all at once would need more memory maps than a process has.
+    # Each model beside the reference: the programs of all at once would need more memory maps than a process has, and
+    # those that were dropped would be compiled while others are timed.
     for model in trained:
         # Of a model's two checkpoints, one is timed.
         of_model = {

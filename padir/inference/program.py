@@ -40,13 +40,15 @@ class Program:
 
     def __call__(self, weights: Any, *arrays: Any, **given: Any) -> Any:
         """Calls the function. The first argument's shapes are not looked at, because it has many arrays."""
-        shapes: tuple[Any, ...] = tuple(array.shape for array in arrays)
+        shapes: tuple[Any, ...] = tuple([array.shape for array in arrays])
         for name, of in given.items():
             shapes += name, *(leaf.shape for leaf in jax.tree.leaves(of))
         compiled = self._compiled.get(shapes)
         if compiled is None:
             compiled = self._compiled.setdefault(shapes, _Compiled(self._function))
-        return compiled(weights, *arrays, **given)
+        found = compiled.run(weights, *arrays, **given)
+        compiled.is_there, compiled.used = True, time.monotonic()
+        return found
 
     def lower(self, *arguments: Any, **given: Any) -> jax.stages.Lowered:
         """Lowers the function for arguments or their shapes, like `jax.jit`'s own `lower`."""
@@ -54,7 +56,13 @@ class Program:
 
 
 class _Compiled:
-    """The function of a `Program` for one combination of shapes."""
+    """The function of a `Program` for one combination of shapes.
+
+    Attributes:
+      run: it, jitted.
+      is_there: whether it has been called since it was dropped.
+      used: when it was called, in seconds of `time.monotonic`.
+    """
 
     # Of the memory maps that this process may have, the share from which programs are dropped. The rest is for those
     # that other threads are compiling, and for what is not a `Program`.
@@ -70,14 +78,9 @@ class _Compiled:
             self._make_room()
             return function(*arguments, **given)
 
-        self._run, self._is_there, self._used = jax.jit(traced), False, 0.0
+        self.run, self.is_there, self.used = jax.jit(traced), False, 0.0
         with self._one_at_a_time:
             self._all.add(self)
-
-    def __call__(self, *arguments: Any, **given: Any) -> Any:
-        found = self._run(*arguments, **given)
-        self._is_there, self._used = True, time.monotonic()
-        return found
 
     def _make_room(self) -> None:
         """Drops those used longest ago while too many memory maps are in use; later calls compile them again."""
@@ -85,11 +88,11 @@ class _Compiled:
             used, allowed = host_memory.memory_maps()
             if used < self._FULL * allowed:
                 return
-            there = sorted((each for each in self._all if each._is_there), key=lambda each: each._used)
+            there = sorted((each for each in self._all if each.is_there), key=lambda each: each.used)
             left, dropped = used, 0
             while left >= self._FULL * allowed and dropped < len(there):
-                there[dropped]._is_there = False
-                there[dropped]._run.clear_cache()
+                there[dropped].is_there = False
+                there[dropped].run.clear_cache()
                 dropped += 1
                 left = host_memory.memory_maps()[0]
         warnings.warn(

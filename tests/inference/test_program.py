@@ -34,7 +34,7 @@ def scaled(monkeypatch):
         return made[-1]
 
     def in_use():
-        return sum(each._run._cache_size() for one in made for each in list(one._compiled.values())), 7
+        return sum(each.run._cache_size() for one in made for each in list(one._compiled.values())), 7
 
     monkeypatch.setattr(host_memory, "memory_maps", in_use)
     return make, traced
@@ -146,9 +146,9 @@ def test_dropping_gives_memory_maps_back(monkeypatch):
     monkeypatch.setattr(program._Compiled, "_FULL", used / allowed)
     with pytest.warns(UserWarning, match="dropped"):
         called(one, 12)
-    assert sum(each._is_there for each in one._compiled.values()) < 11
+    assert sum(each.is_there for each in one._compiled.values()) < 11
     monkeypatch.setattr(program._Compiled, "_FULL", 0)
     with pytest.warns(UserWarning, match="dropped"):
         called(one, 13)
-    assert [shapes for shapes, each in one._compiled.items() if each._is_there] == [((13,),)]
+    assert [shapes for shapes, each in one._compiled.items() if each.is_there] == [((13,),)]
     assert host_memory.memory_maps()[0] < used

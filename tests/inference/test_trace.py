@@ -153,7 +153,7 @@ def test_going_on_compiles_nothing_for_another_number_of_steps(translator, watch
         assert found[steps].steps_run == steps
     common = continuation.for_one_hypothesis(traced(translator.checked(decode)))
     run = continuation_program(translator.model, common.steps_as_data[0])
-    assert [each._run._cache_size() for each in run._compiled.values()] == [1]
+    assert [each.run._cache_size() for each in run._compiled.values()] == [1]
     np.testing.assert_array_equal(found[8].trace.inputs[:3, 0], found[3].trace.inputs[:3, 0])
 
 
