@@ -1,4 +1,4 @@
-"""The jitted programs that decode a batch, shared by all translators of equal models."""
+"""Compiled programs, as many as a process can hold, and those that decode a batch, shared by equal models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Extras = tuple[Trace | None, Queries | None, Array | None]
 
 
 class Program:
-    """A function that is compiled for each combination of shapes, and dropped where that takes too much.
+    """A function that is compiled for each combination of shapes; what was compiled is dropped before maps run out.
 
     XLA's compiler for CPU takes three memory maps for each fusion, one or two thousand for a large program. Linux
     allows a process 65,530 unless told otherwise; when they are taken, the process dies.
@@ -96,8 +96,8 @@ class _Compiled:
                 dropped += 1
                 left = host_memory.memory_maps()[0]
         warnings.warn(
-            f"{used:,} of the {allowed:,} memory maps that Linux allows this process were in use, so the {dropped} "
-            f"compiled programs used longest ago were dropped, which leaves {left:,}; they are compiled again when "
+            f"{used:,} of the {allowed:,} memory maps that Linux allows this process were in use, so compiled programs "
+            f"were dropped, {dropped} of those used longest ago, which leaves {left:,}; they are compiled again when "
             "needed. To keep them, have the limit raised: sysctl -w vm.max_map_count=1048576",
             stacklevel=2,
         )
@@ -105,7 +105,7 @@ class _Compiled:
 
 @functools.cache
 def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.PyTreeDef) -> Program:
-    """Returns the jitted `model.decode`, the same one for equal arguments.
+    """Returns the program of `model.decode`, the same one for equal arguments.
 
     It maps (leaves of parameters and helper, source, key, number of steps of a refinement; by name lengths and
     constraint) to (packed hypotheses, extras).
@@ -130,7 +130,7 @@ def decode_program(model: Model, decode: DecodeConfig, structure: jax.tree_util.
 
 @functools.cache
 def continuation_program(model: PadirModel, decode: Refinement) -> Program:
-    """Returns the jitted `continuation.decode` of (parameters, source, tokens, clamped, key, number of steps)."""
+    """Returns the program of `continuation.decode`, of (parameters, source, tokens, clamped, key, number of steps)."""
 
     def run(
         params: DecodingParams, source: Array, tokens: Array, clamped: Array, key: Array, *steps: Array

@@ -1,4 +1,4 @@
-"""Memory of this process: its size, and settings of the C library that make CPU programs faster."""
+"""Memory of this process: its size, its maps, and settings of the C library that make CPU programs faster."""
 
 from __future__ import annotations
 

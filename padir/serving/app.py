@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from padir.errors import PadirError
+from padir.runtime import host_memory
 from padir.serving import metrics
 from padir.serving.batcher import Batcher
 from padir.serving.limits import Limits, RequestRefused
@@ -79,6 +80,7 @@ class Server:
         self._warm, self._failures, self._failed, self._began = 0, 0, "", 0.0
         self.metrics.gauge("padir_queue_texts", "Texts that wait.", lambda: len(self.batcher or ()))
         self.metrics.gauge("padir_warm_programs", "Programs compiled at the start.", lambda: self._warm)
+        self.metrics.gauge("padir_memory_maps", "Memory maps in use.", lambda: host_memory.memory_maps()[0])
         self.metrics.gauge("padir_ready", "1 when /health says ready.", lambda: self.is_ready)
 
     @property

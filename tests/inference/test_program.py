@@ -54,7 +54,7 @@ def test_those_used_longest_ago_are_dropped(scaled):
             assert called(one, size) == [14.0 if one is two else 21.0] * size
         assert called(two, 1) == [14.0]
     assert traced == [(2, 1), (3, 1), (2, 3), (3, 2)]
-    said = r"^5 of the 7 memory maps .* the 1 compiled programs .* leaves 4; .*sysctl -w vm\.max_map_count="
+    said = r"^5 of the 7 memory maps .* dropped, 1 of those .* leaves 4; .*sysctl -w vm\.max_map_count="
     with pytest.warns(UserWarning, match=said):
         assert called(two, 4) == [14.0] * 4
     # Only the first one of 3 was dropped, which nobody had used since.
@@ -72,7 +72,7 @@ def test_a_compilation_for_other_weights_makes_room_too(scaled, again):
     one = make(2)
     for size in (1, 2, 3, 4):
         called(one, size)
-    with pytest.warns(UserWarning, match="the 1 compiled programs"):
+    with pytest.warns(UserWarning, match="dropped, 1 of those"):
         called(one, 2, **again)
 
 
@@ -87,7 +87,7 @@ def test_what_others_have_cleared_is_compiled_with_room(scaled):
         warnings.simplefilter("error")
         for size in (1, 2, 3, 4):
             called(one, size)
-    with pytest.warns(UserWarning, match="the 1 compiled programs"):
+    with pytest.warns(UserWarning, match="dropped, 1 of those"):
         called(one, 5)
     assert traced == [(2, size) for size in (1, 2, 3, 4, 5)]
 
@@ -107,7 +107,7 @@ def test_it_goes_on_where_nothing_is_left_to_drop(scaled, monkeypatch):
     one = make(2)
     called(one, 1)
     monkeypatch.setattr(host_memory, "memory_maps", lambda: (9, 10))
-    with pytest.warns(UserWarning, match=r"^9 of the 10 .* the \d+ compiled programs .* leaves 9;"):
+    with pytest.warns(UserWarning, match=r"^9 of the 10 .* dropped, \d of those .* leaves 9;"):
         assert called(one, 2) == [14.0] * 2
     assert called(one, 2) == [14.0] * 2
 

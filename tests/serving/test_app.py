@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import re
+import sys
 import threading
 import time
 
@@ -331,6 +332,8 @@ def test_health_and_metrics(make, capsys):
         "padir_request_seconds_count 1",
     ):
         assert line in lines
+    (maps,) = (line.split()[1] for line in lines if line.startswith("padir_memory_maps "))
+    assert (int(float(maps)) > 0) == (sys.platform == "linux")
 
 
 def test_health_says_what_failed(make):
