@@ -302,9 +302,8 @@ def _nucleus(logits: Array, top_p: float | Array) -> Array:
 def draw(logits: Array, keys: Array, temperature: float | Array = 1.0) -> Array:
     """A draw from the softmax of each row of logits at a temperature, by inversion of its distribution function.
 
-    A draw takes one random number, where Gumbel's trick takes one for every logit. The token is that in which the
-    running sum of the probabilities passes the number. Sums of groups come first, so that no long row is summed up in
-    order. Numbers are multiples of 2^-23, and so are the chances of a token: one much less likely may have none.
+    A draw takes one random number, where Gumbel's trick takes one for every logit. Numbers are multiples of 2^-23, and
+    so are the chances of a token: one much less likely may have none.
 
     Args:
       logits: [rows, ..., V] float32; -inf is never drawn unless all are -inf.
@@ -314,13 +313,30 @@ def draw(logits: Array, keys: Array, temperature: float | Array = 1.0) -> Array:
     Returns:
       Tokens [rows, ...] int32.
     """
+    numbers = jnp.where(temperature > 0, uniform(keys, logits.shape[:-1]), 0.0)
+    return token_at(numbers, logits, temperature)
+
+
+def token_at(numbers: Array, logits: Array, temperature: float | Array = 1.0) -> Array:
+    """The token in which the running sum of a row's probabilities passes a number.
+
+    Sums of groups come first, so that no long row is summed up in order.
+
+    Args:
+      numbers: [...] float32 in [0, 1].
+      logits: [..., V] float32; as of `draw`.
+      temperature: [] float32.
+
+    Returns:
+      Tokens [...] int32.
+    """
     size, shape = logits.shape[-1], logits.shape[:-1]
     # The largest is subtracted first: divided by a temperature near 0, all others then lose their weight.
     warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / jnp.maximum(temperature, _COLDEST)
     weights = jnp.exp(_in_groups(warm))
     of_group = weights.sum(axis=-1)
     below = jnp.cumsum(of_group, axis=-1)
-    number = jnp.where(temperature > 0, uniform(keys, shape), 0.0).reshape(-1) * below[:, -1]
+    number = numbers.reshape(-1) * below[:, -1]
     group = _first_beyond(below, number, of_group > 0)[:, None]
     rest = number - (jnp.take_along_axis(below, group, axis=1) - jnp.take_along_axis(of_group, group, axis=1))[:, 0]
     within = jnp.take_along_axis(weights, group[..., None], axis=1)[:, 0]

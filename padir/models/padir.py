@@ -181,18 +181,18 @@ class PadirModel(BaseModel):
         """One for the [LENGTH] token."""
         return 1 if self.length_predictor == "token" else 0
 
-    def _trains(self, *parts: str) -> bool:
+    def trains(self, *parts: str) -> bool:
         """Whether training changes one of these parts. If not, the losses that are theirs are not computed."""
         return any(part in self.parts and part not in self.freeze for part in parts)
 
     @property
     def _trained_stages(self) -> int:
-        return self.num_stages if self._trains("encoder", "decoder", "rejecter") else 0
+        return self.num_stages if self.trains("encoder", "decoder", "rejecter") else 0
 
     @property
     def _trains_causal_mode(self) -> bool:
         own = "causal_decoder" if self.causal_layers else "decoder"
-        return self.causal_stage and self._trains("encoder", own)
+        return self.causal_stage and self.trains("encoder", own)
 
     @property
     def loss_terms(self) -> int:
@@ -329,11 +329,11 @@ class PadirModel(BaseModel):
             loss, _, found = self.stage_metrics("causal", logits, targets, inside, totals["tokens"])
             objective = objective + loss / self.loss_terms
             metrics.update(found)
-        if self._trains("encoder", "length_predictor") and length_logits is not None:
+        if self.trains("encoder", "length_predictor") and length_logits is not None:
             loss, found = self._length_metrics(length_logits, targets, totals["rows"])
             objective = objective + self.loss.length_loss_weight * loss
             metrics.update(found)
-        if self._trains("ranker"):
+        if self.trains("ranker"):
             loss, found = ranker.loss(self, params, source, targets, totals["rows"])
             objective = objective + self.loss.ranker_loss_weight * loss
             metrics.update(found)

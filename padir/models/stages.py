@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from padir import rng
-from padir.decoding.sampling import forbid_reserved
+from padir.decoding.sampling import forbid_reserved, token_at
 from padir.models import rejecter
 from padir.models.base import BaseModel, Batch, Metrics
 from padir.nn.decode_plan import with_mask
@@ -72,7 +72,7 @@ def loss(
         loss, prediction, stage_metrics = model.stage_metrics(f"stage_{stage}", logits, targets, weights, total)
         objective = objective + loss / model.loss_terms
         metrics.update(stage_metrics)
-        if model.rejecter:
+        if model.trains("rejecter"):
             right = prediction == targets
             kept = module.rejecter(hidden)
             loss, found = rejecter.metrics_of_stage(stage, kept, right, inside, totals["tokens"])
@@ -91,7 +91,9 @@ def _handed_over(model: BaseModel, stage: int, features: Batch, logits: Array, p
     """What `stage` reads, [B, Lt] int32, given the logits [B, Lt, V] and their argmax of the stage before."""
     targets = features["decoder_target_tokens"]
     if model.hand_over == "sample":
-        return corruption.sample(features[_uniform_name(stage)], forbid_reserved(logits, model.ids), targets)
+        # As SUNDAE does (Savinov et al. 2022).
+        allowed = forbid_reserved(jax.lax.stop_gradient(logits).astype(jnp.float32), model.ids)
+        return jnp.where(targets != PAD_ID, token_at(features[_uniform_name(stage)], allowed), PAD_ID)
     return corruption.hand_over(features[_noise_name(stage)], prediction, targets)
 
 

@@ -156,47 +156,6 @@ def _noised(key: Array, shape: tuple[int, int], config: CorruptionConfig) -> Arr
     return jax.random.uniform(position_key, shape) < density
 
 
-# Entries of a distribution that are summed at a time: a line of lanes on TPUs, of vector registers on CPUs.
-_GROUP = 128
-
-
-def sample(uniform: Array, logits: Array, targets: Array) -> Array:
-    """Draws the next stage's decoder input from a stage's predictions, as SUNDAE does (Savinov et al. 2022).
-
-    It inverts the distribution function, which needs one random number for a position instead of one for each token,
-    first among groups of tokens, then within one.
-
-    Args:
-      uniform: [B, Lt] float32, independent and uniform in [0, 1).
-      logits: [B, Lt, V], -inf where a token is forbidden.
-      targets: [B, Lt] int32; where they are padding the result is too.
-
-    Returns:
-      [B, Lt] int32.
-    """
-    logits = jax.lax.stop_gradient(logits).astype(jnp.float32)
-    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
-    padded = jnp.pad(weights, ((0, 0), (0, 0), (0, -weights.shape[-1] % _GROUP)))
-    groups = padded.reshape(*padded.shape[:-1], -1, _GROUP)
-    sums = groups.sum(-1)
-    sought = uniform[..., None] * sums.sum(-1, keepdims=True)
-    group, left = _find(sums, sought)
-    within, _ = _find(jnp.take_along_axis(groups, group[..., None], axis=-2)[..., 0, :], left)
-    tokens = (group * _GROUP + within)[..., 0]
-    return jnp.where(targets != PAD_ID, tokens.astype(jnp.int32), PAD_ID)
-
-
-def _find(weights: Array, sought: Array) -> tuple[Array, Array]:
-    """The first index whose running sum exceeds `sought` [..., 1], and what of it lies beyond the sum before."""
-    sums = jnp.cumsum(weights, axis=-1)
-    index = jnp.minimum((sums <= sought).sum(-1, keepdims=True), weights.shape[-1] - 1)
-    # Sums in another order may disagree by a rounding, and end behind the last weight: then it is the largest one.
-    chance = jnp.take_along_axis(weights, index, axis=-1)
-    index = jnp.where(chance > 0.0, index, weights.argmax(-1, keepdims=True))
-    before = jnp.take_along_axis(sums - weights, index, axis=-1)
-    return index, sought - before
-
-
 def hand_over(noise_tokens: Array, prediction: Array, targets: Array) -> Array:
     """Makes the next stage's decoder input of a stage's predictions, as decoding would.
 

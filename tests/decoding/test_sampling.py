@@ -15,6 +15,7 @@ from padir.decoding.sampling import (
     log_probabilities,
     logsumexp,
     take,
+    token_at,
     top_k,
     uniform,
 )
@@ -189,6 +190,34 @@ class TestDraw:
     def test_where_nothing_is_possible_it_is_the_first_id(self):
         tokens = draw(jnp.full((2, 300), -jnp.inf).at[0].set(jnp.nan), jax.random.split(KEY, 2))
         assert tokens.tolist() == [0, 0]
+
+    def test_given_numbers_invert_the_distribution_function(self):
+        """Against numpy's, of more tokens than a group has."""
+        logits = np.random.default_rng(0).normal(0, 3, (7, 9, 300)).astype(np.float32)
+        logits[..., ::5] = -np.inf
+        numbers = np.random.default_rng(1).random((7, 9), np.float32)
+        shares = np.exp(logits.astype(np.float64))
+        sums = np.cumsum(shares / shares.sum(-1, keepdims=True), axis=-1)
+        expected = (sums < numbers[..., None]).sum(-1)
+        np.testing.assert_array_equal(token_at(jnp.asarray(numbers), jnp.asarray(logits)), expected)
+
+    @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-23])
+    def test_the_ends_of_the_interval_are_allowed_tokens(self, number):
+        """Only tokens 3, 127, 128 and 254 are allowed, on both sides of a group's border."""
+        allowed = np.array([3, 127, 128, 254])
+        logits = np.full((1, 5, 256), -np.inf, np.float32)
+        logits[..., allowed] = np.random.default_rng(3).normal(0, 1, (1, 5, 4))
+        tokens = np.asarray(token_at(jnp.full((1, 5), number), jnp.asarray(logits)))
+        assert np.isin(tokens, allowed).all()
+        if number != 0.5:
+            assert (tokens == (3 if number == 0.0 else 254)).all()
+
+    @pytest.mark.parametrize("allowed", [[3, 127], [3, 130, 140]], ids=["the last group is empty", "its end is"])
+    def test_a_sum_that_is_rounded_up_ends_with_an_allowed_token(self, allowed):
+        """One stands for the largest number below it, of which rounding makes the whole sum."""
+        logits = np.full((1, 2, 300), -np.inf, np.float32)
+        logits[..., allowed] = np.arange(len(allowed))
+        assert token_at(jnp.ones((1, 2)), jnp.asarray(logits)).tolist() == [[allowed[-1]] * 2]
 
     def test_numbers_depend_on_no_size(self):
         keys = jax.random.split(KEY, 3)

@@ -147,6 +147,14 @@ def test_metrics_of_a_rejecter_and_of_an_oracle():
     assert set(metrics) == {"loss", *(f"{kind}_{stage}" for kind in kinds for stage in (1, 2, 3))}
 
 
+def test_a_rejecter_that_is_frozen_has_no_share_in_the_loss():
+    frozen = dataclasses.replace(PADIR, rejecter=True, freeze=("rejecter",))
+    params, data = frozen.init(0), batch(2)
+    loss, metrics = frozen.loss_and_metrics(params, data, KEY, train=False)
+    without, expected = PADIR.loss_and_metrics({name: params[name] for name in PADIR.init(0)}, data, KEY, train=False)
+    assert metrics.keys() == expected.keys() and float(loss) == float(without)
+
+
 class TestFreezing:
     """What is frozen; that it then stays is in test_freezing.py."""
 

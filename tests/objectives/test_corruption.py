@@ -238,50 +238,6 @@ def test_hand_over_noises_with_random_tokens_where_training_does():
     assert ((handed >= 2) & (handed < 28)).all() and len(np.unique(handed)) == 26
 
 
-class TestSample:
-    """What SUNDAE's second stage reads."""
-
-    def test_it_inverts_the_distribution_function(self):
-        """Against numpy's, of more tokens than a group has."""
-        logits = np.random.default_rng(0).normal(0, 3, (7, 9, 300)).astype(np.float32)
-        logits[..., ::5] = -np.inf
-        uniform = np.random.default_rng(1).random((7, 9), np.float32)
-        shares = np.exp(logits.astype(np.float64))
-        sums = np.cumsum(shares / shares.sum(-1, keepdims=True), axis=-1)
-        expected = (sums < uniform[..., None]).sum(-1)
-        found = corruption.sample(jnp.asarray(uniform), jnp.asarray(logits), jnp.ones((7, 9), jnp.int32))
-        np.testing.assert_array_equal(found, expected)
-
-    def test_it_follows_the_distribution(self):
-        """Chi-square over 40,000 draws with 199 degrees of freedom: 5 standard deviations are 100."""
-        logits = jnp.asarray(np.random.default_rng(2).normal(0, 1, 200), jnp.float32)
-        uniform = jax.random.uniform(KEY, (200, 200))
-        drawn = corruption.sample(uniform, jnp.broadcast_to(logits, (200, 200, 200)), jnp.ones((200, 200), jnp.int32))
-        expected = 40_000 * np.asarray(jax.nn.softmax(logits))
-        counts = np.bincount(np.ravel(drawn), minlength=200)
-        assert ((counts - expected) ** 2 / expected).sum() < 199 + 100
-
-    @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-23])
-    def test_the_ends_of_the_interval_are_allowed_tokens(self, uniform):
-        """Only tokens 3, 127, 128 and 254 are allowed, on both sides of a group's border."""
-        allowed = np.array([3, 127, 128, 254])
-        logits = np.full((1, 5, 256), -np.inf, np.float32)
-        logits[..., allowed] = np.random.default_rng(3).normal(0, 1, (1, 5, 4))
-        targets = jnp.array([[5, 9, 1, 0, 0]])
-        tokens = np.asarray(corruption.sample(jnp.full((1, 5), uniform), jnp.asarray(logits), targets))[0]
-        assert np.isin(tokens[:3], allowed).all() and (tokens[3:] == 0).all()
-        if uniform != 0.5:
-            assert (tokens[:3] == (3 if uniform == 0.0 else 254)).all()
-
-    @pytest.mark.parametrize("allowed", [[3, 127], [3, 130, 140]], ids=["the last group is empty", "its end is"])
-    def test_a_sum_that_is_rounded_up_ends_with_an_allowed_token(self, allowed):
-        """One stands for the largest number below it, of which rounding makes the whole sum."""
-        logits = np.full((1, 2, 300), -np.inf, np.float32)
-        logits[..., allowed] = np.arange(len(allowed))
-        tokens = corruption.sample(jnp.ones((1, 2)), jnp.asarray(logits), jnp.array([[5, 0]]))
-        assert tokens.tolist() == [[allowed[-1], 0]]
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [
