@@ -324,7 +324,7 @@ def token_at(numbers: Array, logits: Array, temperature: float | Array = 1.0) ->
 
     Args:
       numbers: [...] float32 in [0, 1].
-      logits: [..., V] float32; as of `draw`.
+      logits: [..., V] float32; -inf is never chosen unless all are -inf.
       temperature: [] float32.
 
     Returns:
