@@ -5,9 +5,9 @@
 The models are the pretrained ones, German to English or with `--direction=en_de` English to German. The corpus is
 prepared, and the teacher translates it greedily. For levers with more sources, the pretrained model of the other
 direction translates the targets by sampling, and the teacher translates what it wrote, too.
-Each lever starts with the parameters of the student, or of the teacher, and trains. A ranker that the student has stays
-only with "causal decoder" and the lever of its name, a causal decoder only with the first of them. How many updates fit
-into the seconds is measured before, all levers in turns. Then it translates the validation split with four steps: with
+Each lever starts with the parameters of the student, or of the teacher, and trains. A ranker and a causal decoder that
+the student has stay only with the levers of these two names. How many updates fit into the seconds is measured before,
+all levers in turns. Then it translates the validation split with four steps: with
 one length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
 BLEU is compared with that of the student as it was, and of the teacher's beam search. What was done is kept in the work
 folder, and the same command goes on where it was interrupted.
@@ -55,17 +55,11 @@ _BACK = (
     "--compute_type=auto",
     "--batch_size=64",
 )
-_ALL_BUT_CAUSAL_DECODER = ("encoder", "decoder", "length_predictor", "ranker")
+_FROZEN = ("encoder", "decoder", "length_predictor")  # With the levers that add a part.
 # What the students are, by the direction of translation. The one to German is a joint model.
-_FILES = {
-    "de_en": ("runs/tatoeba_de_en_padir.gin",),
-    "en_de": (
-        "runs/tatoeba_de_en_padir.gin",
-        "runs/preset_cpu.gin",
-        "runs/tatoeba_en_de.gin",
-        "models/joint.gin",
-    ),
-}
+_RUN, _JOINT = "runs/tatoeba_de_en_padir.gin", "models/joint.gin"
+_FILES = {"de_en": (_RUN,), "en_de": (_RUN, "runs/preset_cpu.gin", "runs/tatoeba_en_de.gin", _JOINT)}
+_RANKER, _CAUSAL_DECODER = "runs/ranker.gin", "runs/causal_decoder.gin"
 
 
 @dataclass(frozen=True)
@@ -100,8 +94,8 @@ LEVERS = {
     "label smoothing": Lever(bindings={"LossConfig.label_smoothing": 0.1}),
     # Decoding starts with masks, so that some of the noise must be masks.
     "half random tokens": Lever(bindings={"CorruptionConfig.random_probability": 0.5}),
-    "ranker": Lever(files=("runs/ranker.gin",)),
-    "causal decoder": Lever(files=("runs/causal_decoder.gin",)),
+    "ranker": Lever(files=(_RANKER,)),
+    "causal decoder": Lever(files=(_CAUSAL_DECODER,)),
     "three stages": Lever(bindings={"PadirModel.num_stages": 3}),
     "joint": Lever(joint=True),
     "joint, text and translations": Lever(data=TRANSLATIONS, joint=True),
@@ -125,7 +119,7 @@ def pretrained(direction: str, kind: str) -> Path:
 def described(direction: str) -> dict[str, Any]:
     """What the pretrained student of a direction is, by the names of `PadirModel`; what it says nothing of is off."""
     config = json.loads((pretrained(direction, KINDS["student"]) / "config.json").read_text(encoding="utf-8"))
-    return {"ranker": False, "causal_stage": False} | config["padir"]
+    return {"ranker": False, "causal_stage": False, "causal_layers": 0} | config["padir"]
 
 
 class Trials:
@@ -178,13 +172,17 @@ class Trials:
     def arguments(self, lever: Lever, data: Path, run: Path, corpus: str | None = None) -> list[str]:
         """Arguments of `padir train`, but for the number of updates and the start."""
         distilled = lever.data != TEXT
-        files = [*_FILES[self._direction], "runs/preset_further.gin", *["models/joint.gin"] * lever.joint]
+        files = [*_FILES[self._direction], "runs/preset_further.gin", *[_JOINT] * lever.joint]
         files += [*["runs/distilled.gin"] * distilled, *lever.files]
         bindings = [f"DATA_DIR={str(data)!r}", f"RUN_DIR={str(run)!r}"]
         bindings += [] if distilled else [f"DATA={corpus or self._corpus!r}"]
         bindings += [f"{key}={value!r}" for key, value in lever.bindings.items()]
-        if "runs/causal_decoder.gin" in lever.files and described(self._direction)["ranker"]:
-            bindings += ["PadirModel.ranker=True", f"PadirModel.freeze={_ALL_BUT_CAUSAL_DECODER!r}"]
+        student = described(self._direction)
+        if _CAUSAL_DECODER in lever.files and student["ranker"]:
+            bindings += ["PadirModel.ranker=True", f"PadirModel.freeze={(*_FROZEN, 'ranker')!r}"]
+        if _RANKER in lever.files and (layers := student["causal_layers"]):
+            bindings += ["PadirModel.causal_stage=True", f"PadirModel.causal_layers={layers}"]
+            bindings += [f"PadirModel.freeze={(*_FROZEN, 'causal_decoder')!r}"]
         return [*(f"--gin_file={file}" for file in files), *(f"--gin.{binding}" for binding in bindings)]
 
     def training(self, name: str) -> list[str]:
@@ -274,8 +272,9 @@ def is_joint(name: str, direction: str) -> bool:
     """Whether a student has a causal mode: `BEFORE`, or after a lever."""
     if name == BEFORE:
         return bool(described(direction)["causal_stage"])
-    files = (*_FILES[direction], *LEVERS[name].files)
-    return LEVERS[name].joint or not {"models/joint.gin", "runs/causal_decoder.gin"}.isdisjoint(files)
+    # With the lever "ranker", a causal decoder that is there stays.
+    causal = {_JOINT, _CAUSAL_DECODER} | ({_RANKER} if described(direction)["causal_layers"] else set())
+    return LEVERS[name].joint or not causal.isdisjoint((*_FILES[direction], *LEVERS[name].files))
 
 
 def ways(joint: bool) -> dict[str, System]:

@@ -51,7 +51,12 @@ def test_a_lever_changes_what_it_names_and_nothing_else(name, trials, tmp_path):
             "network": dataclasses.replace(plain.network, dropout_rate=0.1)
         },
         "label smoothing": {"loss": dataclasses.replace(plain.loss, label_smoothing=0.1)},
-        "ranker": {"ranker": True, "freeze": ("encoder", "decoder", "length_predictor")},
+        "ranker": {
+            "causal_stage": True,
+            "causal_layers": 1,
+            "ranker": True,
+            "freeze": ("encoder", "decoder", "length_predictor", "causal_decoder"),
+        },
         "causal decoder": {
             "causal_stage": True,
             "causal_layers": 1,
@@ -81,10 +86,11 @@ def test_they_go_on_with_the_shape_of_the_pretrained_models(trials, tmp_path, di
         model = parsed(name, trials)
         assert dataclasses.replace(model.network, dropout_rate=student.network.dropout_rate) == student.network, name
         assert model.relative_length == student.relative_length
-        own = name == "causal decoder"
         shared = student.causal_stage and not student.causal_layers
-        assert model.causal_stage == (LEVERS[name].joint or own or shared)
-        assert model.causal_layers == own and model.ranker == (name == "ranker" or (own and student.ranker))
+        own = name == "causal decoder" or (name == "ranker" and student.causal_layers)
+        assert model.causal_stage == (LEVERS[name].joint or bool(own) or shared)
+        assert model.causal_layers == own
+        assert model.ranker == (name == "ranker" or (name == "causal decoder" and student.ranker))
         assert levers.is_joint(name, direction) == model.causal_stage
         assert levers.is_joint(BEFORE, direction) == student.causal_stage
         for field in ("embed_dim", "mlp_dim", "num_heads", "num_encoder_layers", "num_decoder_layers"):
