@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from padir.decoding.sampling import draw, logsumexp
+from padir.decoding.sampling import logsumexp, token_at, uniform
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -43,8 +43,12 @@ class AnnealedSampling:
         Returns:
           (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
         """
+        return self.at(uniform(keys, logits.shape[:-1]), logits, progress)
+
+    def at(self, numbers: Array, logits: Array, progress: Array) -> tuple[Array, Array]:
+        """The same with random numbers [rows, ...] in [0, 1) in place of keys, as `Sampling.at`."""
         logits = logits.astype(jnp.float32)
         temperature = self.temperature + (self.final_temperature - self.temperature) * progress
-        token = draw(logits, keys, temperature)
+        token = token_at(numbers, logits, temperature)
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
         return token, chosen - logsumexp(logits)

@@ -35,6 +35,7 @@ _POLICIES = {
 _ASKED = {
     "start": ("is_random", "check"),
     "remask": ("changes_with_step", "needs_rejecter", "needs_entropy", "accepts"),
+    "sampling": ("temperature", "at"),
     "replace": ("needs_logits_sum", "needs_noise"),
     "stop": ("needs_entropy",),
     "accept": ("sampling", "needs_draft_logits"),
@@ -189,12 +190,12 @@ def check_shortcuts(config: Any) -> None:
         "logits_block": math.inf,
     }
     for name, most in counts.items():
-        value = getattr(config, name)
-        if value is None:
+        value, other = getattr(config, name), "'auto', None" if name == "logits_block" else "None"
+        if value is None or (name == "logits_block" and value == "auto"):
             continue
-        if not 1 <= value <= most or value != int(value):
+        if isinstance(value, str) or not 1 <= value <= most or value != int(value):
             raise PadirError(
-                f"Refinement.{name}: {value} is not None or a whole number "
+                f"Refinement.{name}: {value!r} is not {other} or a whole number "
                 + (f"from 1 to the {most} hypotheses of a source" if most < math.inf else "of at least 1")
             )
         if config.t5x_compat and name != "logits_block":

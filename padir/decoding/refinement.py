@@ -83,9 +83,10 @@ class Refinement:
         compiles a second decoder. None decodes all positions.
       compact_rows: on one device, in batches of 16 sources or more, continue with half of the rows whenever half of the
         sources are finished. Translations are the same up to rounding. Each halving compiles another decoder.
-      logits_block: on one device, compute the logits of so many positions at a time where only the likeliest token, or
-        a rescorer's log-probability, is needed. Translations are the same up to rounding, for memory that does not grow
-        with the batch. None: of all positions at once, as always on several devices and with self-conditioning.
+      logits_block: on one device, compute the logits of so many positions at a time, also where another model ranks.
+        Translations are the same up to rounding, for memory that does not grow with the batch. 'auto': as many as suit
+        the platform. None: all positions at once, as always on several devices, with self-conditioning and where
+        something reads or sums up the logits.
       self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), a step reads what the last one
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       ranker_share: if the model has a ranker (`PadirModel.ranker`), it reads several hypotheses once more for `rank`.
@@ -123,7 +124,7 @@ class Refinement:
     shared_candidates: bool = False
     active_positions: int | None = None
     compact_rows: bool = False
-    logits_block: int | None = 512
+    logits_block: int | str | None = "auto"
     self_conditioning: bool = True
     ranker_share: float = 0.2
     self_rescoring: bool = False

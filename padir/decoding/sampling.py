@@ -261,7 +261,7 @@ class Sampling:
         """Draws one token from each distribution.
 
         Each row (of the first axis) draws with its own key, and along the other axes each index has its own random
-        numbers, the same whatever the size of the axis: so what a row gets depends on neither its neighbours in the
+        number, the same whatever the size of the axis: so what a row gets depends on neither its neighbours in the
         batch nor the bucket it is padded to. Logits of one axis are one distribution.
 
         Args:
@@ -273,6 +273,10 @@ class Sampling:
         Returns:
           (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
         """
+        return self.at(None if self.temperature == 0.0 else uniform(keys, logits.shape[:-1]), logits, progress)
+
+    def at(self, numbers: Array | None, logits: Array, progress: Array | None = None) -> tuple[Array, Array]:
+        """The same with random numbers [rows, ...] in [0, 1) in place of keys (see `token_at`); None if greedy."""
         if self.temperature == 0.0:
             return greedy(logits)
         logits = logits.astype(jnp.float32)
@@ -281,7 +285,7 @@ class Sampling:
             warm, ids = top_k(warm, min(int(self.top_k), warm.shape[-1]))
         elif self.top_p is not None:
             warm = _nucleus(warm, self.top_p)
-        token = draw(warm, keys)
+        token = token_at(numbers, warm)
         if ids is not None:
             token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
@@ -299,38 +303,24 @@ def _nucleus(logits: Array, top_p: float | Array) -> Array:
     return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-def draw(logits: Array, keys: Array, temperature: float | Array = 1.0) -> Array:
-    """A draw from the softmax of each row of logits at a temperature, by inversion of its distribution function.
-
-    A draw takes one random number, where Gumbel's trick takes one for every logit. Numbers are multiples of 2^-23, and
-    so are the chances of a token: one much less likely may have none.
-
-    Args:
-      logits: [rows, ..., V] float32; -inf is never drawn unless all are -inf.
-      keys: as `Sampling` takes them.
-      temperature: [] float32; 0 takes the first of the likeliest.
-
-    Returns:
-      Tokens [rows, ...] int32.
-    """
-    numbers = jnp.where(temperature > 0, uniform(keys, logits.shape[:-1]), 0.0)
-    return token_at(numbers, logits, temperature)
-
-
 def token_at(numbers: Array, logits: Array, temperature: float | Array = 1.0) -> Array:
     """The token in which the running sum of a row's probabilities passes a number.
 
-    Sums of groups come first, so that no long row is summed up in order.
+    Of a random number this is a draw, by inversion of the distribution function. It takes one number, where Gumbel's
+    trick takes one for every logit. `uniform` gives multiples of 2^-23, and so are the chances of a token: one much
+    less likely may have none. Sums of groups come first, so that no long row is summed up in order.
 
     Args:
       numbers: [...] float32 in [0, 1].
       logits: [..., V] float32; -inf is never chosen unless all are -inf.
-      temperature: [] float32.
+      temperature: [] float32; 0 takes the first of the likeliest.
 
     Returns:
       Tokens [...] int32.
     """
     size, shape = logits.shape[-1], logits.shape[:-1]
+    numbers = jnp.where(temperature > 0, numbers, 0.0)
+    logits = logits.reshape(-1, size)
     # The largest is subtracted first: divided by a temperature near 0, all others then lose their weight.
     warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / jnp.maximum(temperature, _COLDEST)
     weights = jnp.exp(_in_groups(warm))

@@ -13,9 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from padir.decoding.sampling import argmax, greedy, logsumexp, take, top_k
+from padir.decoding.sampling import argmax, entropy, logsumexp, take, top_k
 from padir.decoding.state import Candidates, RefinementState, StepOutput
 from padir.nn.masks import length_mask
+from padir.runtime.platforms import choices
 from padir.types import EOS_ID, Array
 
 
@@ -95,38 +96,48 @@ def _repeated(tokens: Array) -> Array:
     return ((tokens[..., :, None] == tokens[..., None, :]) & earlier).any(-1)
 
 
+def logits_block(config: Any) -> int | None:
+    """Of how many positions a `Refinement` computes logits at a time on this platform; None for all."""
+    return choices().logits_block if config.logits_block == "auto" else config.logits_block
+
+
 def in_blocks(config: Any, rows: int, length: int) -> bool:
-    """Whether a step over all tokens of [rows, length] positions is `greedy_in_blocks`; `config` is a `Refinement`."""
-    if config.logits_block is None or rows * length <= config.logits_block:
+    """Whether a step over all tokens of [rows, length] positions is `chosen_in_blocks`; `config` is a `Refinement`."""
+    block = logits_block(config)
+    if block is None or rows * length <= block:
         return False
-    needs_all = config.logits_callback is not None or config.replace.needs_logits_sum or config.needs_entropy
-    return config.sampling.temperature == 0 and not needs_all
+    return config.logits_callback is None and not config.replace.needs_logits_sum
 
 
-def greedy_in_blocks(
-    logits_of: Callable[[Array], Array], hidden: Array, inside: Array, config: Any
-) -> tuple[tuple[Array, Array], Candidates | None]:
-    """The likeliest tokens, with the logits of `config.logits_block` positions (of whole rows) at a time.
+def chosen_in_blocks(
+    output: StepOutput, inside: Array, numbers: Array | None, progress: Array, config: Any
+) -> tuple[tuple[Array, Array], Array | None, Candidates | None]:
+    """The tokens of a step, with the logits of `logits_block` positions (of whole rows) at a time.
 
     On CPU a block's logits are still in the cache when they are compared.
 
     Args:
-      logits_of: hidden states [n, L, E] → logits [n, L, V], -inf for what may not be chosen.
-      hidden: [N, L, E]; with `active_positions` but no `candidates` also [N, k, E].
+      output: with `hidden` [N, L, E]; with `active_positions` but no `candidates` also [N, k, E].
       inside: [N, L] bool, positions within each row's length.
+      numbers: [N, L] float32, random ones; None where `config.sampling` is greedy.
+      progress: [] float32, as `config.sampling` takes it.
       config: a `Refinement`.
 
     Returns:
-      ((tokens [N, L] int32, log-probabilities [N, L] float32), the first step's `candidates` if the configuration has
-      any, else None).
+      ((tokens [N, L] int32, log-probabilities [N, L] float32), the entropy [N, L] of each distribution if a policy
+      needs it, the first step's `candidates` if the configuration has any); None for what there is not.
     """
 
-    def one(block: tuple[Array, Array]) -> tuple[tuple[Array, Array], Candidates | None]:
-        output = StepOutput(logits_of(block[0]))
-        every = config.candidates
-        return greedy(output.logits), None if every is None else candidates(output, block[1], every)
+    def one(block: tuple[Array, Array, Array | None]) -> tuple[tuple[Array, Array], Array | None, Candidates | None]:
+        hidden, inside, numbers = block
+        logits, every = output.logits_of(hidden), config.candidates
+        return (
+            config.sampling.at(numbers, logits, progress),
+            entropy(logits) if config.needs_entropy else None,
+            None if every is None else candidates(StepOutput(logits), inside, every),
+        )
 
-    return map_blocks(one, (hidden, inside), config.logits_block)
+    return map_blocks(one, (output.hidden, inside, numbers), logits_block(config))
 
 
 def map_blocks(of_block: Callable[[Any], Any], fields: Any, positions: int | None) -> Any:

@@ -33,15 +33,16 @@ class StepOutput:
     """The output of one decoder pass; a stub in a test may return its logits alone.
 
     Attributes:
-      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token. None with `chosen`.
+      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token. None with `chosen` or `hidden`.
       candidates: None where the logits are of all tokens; else they are [N, L, C], of these.
       rejecter_logits: [N, L] float32, above 0 where the rejecter would keep the token; None without one.
       self_attentions: [N, layers, H, L, L] float32, or None where nobody asked.
       cross_attentions: [N, layers, H, L, Ls] float32, or None where nobody asked.
       memory: fields [N, L, …], what a pass over some of the positions reads of the others; None where nobody asked.
-      chosen: the likeliest token [N, L] int32 and its log-probability [N, L] float32, where the logits of all positions
-        never were there at once (see `shortcuts.greedy_in_blocks`).
-      next_candidates: with `chosen`, what the next steps choose among, or None for all tokens.
+      chosen: the token [N, L] int32 and its log-probability [N, L] float32, where the step does not choose by `logits`.
+      hidden: [N, L, E] where `logits_of` is to compute the logits of a block of rows at a time: hidden states [n, L, E]
+        → logits [n, L, V] (see `shortcuts.chosen_in_blocks`).
+      next_candidates: what the next steps choose among where that is known; None for all tokens.
       conditioning: [N, L, E], what the next step reads beside its tokens; None without self-conditioning.
     """
 
@@ -52,8 +53,10 @@ class StepOutput:
     cross_attentions: Array | None = None
     memory: PyTree = None
     chosen: tuple[Array, Array] | None = None
+    hidden: Array | None = None
     next_candidates: Candidates | None = None
     conditioning: Array | None = None
+    logits_of: Callable[[Array], Array] | None = struct.field(pytree_node=False, default=None)
 
 
 # tokens [N, L] int32 → the output of one decoder pass; a bare array stands for its logits. With `active_positions` also

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from padir import rng
 from padir.decoding import order, shortcuts
-from padir.decoding.annealing import AnnealedSampling
-from padir.decoding.sampling import Sampling, entropy
-from padir.decoding.state import LogitsFn, RefinementState, StepOutput, Written
+from padir.decoding.sampling import entropy, uniform
+from padir.decoding.state import Candidates, LogitsFn, RefinementState, StepOutput, Written
 from padir.nn import cache as kv_cache
 from padir.types import Array
 
@@ -34,14 +33,18 @@ def written_by(
     # A step that is the only one is the last.
     progress = jnp.where(limit > 1, state.step / jnp.maximum(limit - 1, 1), 1.0)
 
-    def chosen(output: StepOutput) -> tuple[Array, Array]:
-        """The token of every position decoded, and its log-probability."""
+    def chosen(output: StepOutput) -> tuple[tuple[Array, Array], Array | None, Candidates | None]:
+        """Of every position decoded the token and its log-probability; entropies and candidates if asked for."""
+        if output.hidden is not None:
+            numbers = _random_numbers(inside.shape, state, config, keys, hypotheses)
+            return shortcuts.chosen_in_blocks(output, inside, numbers, progress, config)
+        entropies = entropy(output.logits) if config.needs_entropy else None
         if output.chosen is not None:
-            return output.chosen
-        if output.candidates is None:
-            of_step = None if keys is None else rng.folded(keys, state.step)
-            return _draw(output.logits, config.sampling, of_step, progress, hypotheses)
-        return shortcuts.choose(output.logits, output.candidates)
+            return output.chosen, entropies, None
+        if output.candidates is not None:
+            return shortcuts.choose(output.logits, output.candidates), entropies, None
+        numbers = _random_numbers(output.logits.shape[:2], state, config, keys, hypotheses)
+        return config.sampling.at(numbers, output.logits, progress), entropies, None
 
     def every_position(state: RefinementState) -> tuple[Written, StepOutput, Array | None]:
         given = {}
@@ -49,8 +52,9 @@ def written_by(
             given = {"conditioning": state.conditioning, "is_last": state.step + 1 >= limit}
         given |= {} if state.ranks is None else {"contexts": order.contexts(state.ranks)}
         output, logits_sum = with_callback(as_output(logits_fn(state.tokens, **given)), state, config)
-        entropies = entropy(output.logits) if config.needs_entropy else None
-        return Written(*chosen(output), state.tokens, output.memory, entropies), output, logits_sum
+        proposed, entropies, following = chosen(output)
+        written = Written(*proposed, state.tokens, output.memory, entropies)
+        return written, output.replace(next_candidates=following), logits_sum
 
     def some_positions(state: RefinementState) -> Written:
         """Decodes `config.active_positions` of every row."""
@@ -58,7 +62,7 @@ def written_by(
         tokens = kv_cache.read(state.tokens, positions, positions.shape[1])
         output = as_output(logits_fn(tokens, positions, state.memory))
         before = (state.proposal, state.log_probs, state.read)
-        return Written(*kv_cache.write(before, (*chosen(output), tokens), positions), output.memory)
+        return Written(*kv_cache.write(before, (*chosen(output)[0], tokens), positions), output.memory)
 
     if first or not shortcuts.decodes_some(config.active_positions, state.tokens.shape[1]):
         written, output, logits_sum = every_position(state)
@@ -73,6 +77,16 @@ def written_by(
     return written, output, logits_sum
 
 
+def _random_numbers(
+    shape: tuple[int, int], state: RefinementState, config: Any, keys: Array | None, hypotheses: int
+) -> Array | None:
+    """Of a step, for each of [N, L] positions: by its source, which hypothesis it is and where; None if greedy."""
+    if config.sampling.temperature == 0:
+        return None
+    by_source = shape[0] // hypotheses, hypotheses, shape[1]
+    return uniform(rng.folded(keys, state.step), by_source).reshape(shape)
+
+
 def as_output(output: StepOutput | Array) -> StepOutput:
     """What a logits function returned, as a `StepOutput`."""
     return output if isinstance(output, StepOutput) else StepOutput(output)
@@ -83,12 +97,3 @@ def with_callback(output: StepOutput, state: RefinementState, config: Any) -> tu
     if config.logits_callback is not None:
         output = output.replace(logits=config.logits_callback(output.logits, state))
     return output, None if state.logits_sum is None else state.logits_sum + output.logits
-
-
-def _draw(
-    logits: Array, sampling: Sampling | AnnealedSampling, keys: Array | None, progress: Array, hypotheses: int
-) -> tuple[Array, Array]:
-    """A token for every position: logits [N, L, V] → (tokens [N, L] int32, log-probabilities [N, L] float32)."""
-    # Sampling takes a key for each index of the first axis, which must be the sources.
-    by_source = logits.reshape(-1, hypotheses, *logits.shape[1:])
-    return jax.tree.map(lambda field: field.reshape(logits.shape[:2]), sampling(by_source, keys, progress))

@@ -58,8 +58,7 @@ def plain_step(model: BaseModel, module: nnx.Module, rows: HypothesisRows, confi
             return output.replace(logits=logits, conditioning=passed_on)
         if here is None:
             if rows.automaton is None and shortcuts.in_blocks(config, *hidden.shape[:2]):
-                said = shortcuts.greedy_in_blocks(of_all, hidden, rows.inside, config)
-                return output.replace(chosen=said[0], next_candidates=said[1])
+                return output.replace(hidden=hidden, logits_of=of_all)
             return output.replace(logits=of_all(hidden))
         logits = module.network.candidate_logits(hidden, among)
         return output.replace(logits=forbid_tokens(logits, here.tokens, model.ids), candidates=here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flax import nnx
 
+from padir.decoding import shortcuts
 from padir.decoding.refinement import Refinement
 from padir.models import ranker, rescoring
 from padir.models.base import BaseModel, DecodingParams
@@ -49,7 +50,7 @@ def reader(
       rescorer: another model.
       hypotheses: how many each source has; the function may be given some of them at a time.
     """
-    block, other, its_own = config.logits_block, None, None
+    block, other, its_own = shortcuts.logits_block(config), None, None
     if by_causal_model(model, config, rescorer is not None, hypotheses):
         if rescorer is not None:
             other = rescorer.reader(source, logits_block=block)

@@ -35,6 +35,7 @@ class Choices:
       reduces_jointly: whether maxima and sums of exponentials are found together (`nn.reductions`).
       searches_in_groups: whether the largest of each of many long rows is first looked for among the largest of groups
         (`decoding.sampling`).
+      logits_block: of so many positions decoding computes the logits at a time (`Refinement.logits_block`).
       copies_table: whether, in data-parallel training, each device uses its own copy of the token embeddings, so that
         their gradients are summed over the devices once.
       turns_in_gradients: whether gradients that add up over queries (of attention) or rows (of `nn.rounded`)
@@ -51,12 +52,13 @@ class Choices:
     rounds_weights: bool
     reduces_jointly: bool
     searches_in_groups: bool
+    logits_block: int
     copies_table: bool
     turns_in_gradients: bool
 
 
-# Measured by benchmarks/operand_order.py, and `searches_in_groups` by benchmarks/logits_block.py. Most choices for GPU
-# are those for CPU, because nobody has measured others.
+# Measured by benchmarks/operand_order.py; `searches_in_groups` and `logits_block` by benchmarks/logits_block.py. Most
+# choices for GPU are those for CPU, because nobody has measured others.
 _CPU = Choices(
     weight_first_rows=64,
     turned_weight_size=2**17,
@@ -68,6 +70,7 @@ _CPU = Choices(
     rounds_weights=False,
     reduces_jointly=False,
     searches_in_groups=True,
+    logits_block=512,
     copies_table=False,
     turns_in_gradients=True,
 )
@@ -82,6 +85,7 @@ _GPU = Choices(
     rounds_weights=False,
     reduces_jointly=False,
     searches_in_groups=False,
+    logits_block=512,
     copies_table=False,
     turns_in_gradients=False,
 )
@@ -98,6 +102,7 @@ _TPU = Choices(
     rounds_weights=True,
     reduces_jointly=True,
     searches_in_groups=False,
+    logits_block=2048,
     copies_table=True,
     turns_in_gradients=False,
 )

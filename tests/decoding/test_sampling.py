@@ -9,7 +9,6 @@ from padir.decoding.annealing import AnnealedSampling
 from padir.decoding.sampling import (
     Sampling,
     argmax,
-    draw,
     forbid_reserved,
     greedy,
     log_probabilities,
@@ -26,6 +25,11 @@ KEY = jax.random.key(0)
 DRAWS = 20_000
 # Odds 8 : 4 : 2 : 1 : 1 of tokens 3, 0, 4, 1, 2.
 ODDS = np.array([4.0, 1.0, 1.0, 8.0, 2.0])
+
+
+@jax.jit
+def draw(logits, keys):
+    return token_at(uniform(keys, logits.shape[:-1]), logits)
 
 
 def test_only_pieces_other_than_padding_are_allowed():
@@ -152,7 +156,7 @@ class TestDraw:
         logits[0, 0, : size // 2] = -np.inf
         logits[..., -1] = -50
         keys = jax.random.split(KEY, rows)
-        tokens = np.asarray(jax.jit(draw)(jnp.asarray(logits), keys))
+        tokens = np.asarray(draw(jnp.asarray(logits), keys))
         assert tokens.dtype == np.int32
         weights = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
         sums = np.cumsum(weights, -1) / weights.sum(-1, keepdims=True)
@@ -164,13 +168,13 @@ class TestDraw:
     def test_what_is_forbidden_is_never_drawn(self):
         """However the sums are rounded: of tokens that are alternately possible."""
         logits = jnp.where(jnp.arange(2000) % 2 == 0, -jnp.inf, jax.random.normal(KEY, (300, 100, 2000)) - 1e3)
-        tokens = jax.jit(draw)(logits, jax.random.split(KEY, 300))
+        tokens = draw(logits, jax.random.split(KEY, 300))
         assert (np.asarray(tokens) % 2 == 1).all()
 
     def test_frequencies_are_probabilities(self):
         """χ², of groups of tokens."""
         logits = jax.random.normal(jax.random.key(1), (1000,)) * 2
-        tokens = jax.jit(draw)(jnp.broadcast_to(logits, (1, 50_000, 1000)), KEY[None])[0]
+        tokens = draw(jnp.broadcast_to(logits, (1, 50_000, 1000)), KEY[None])[0]
         expected = np.asarray(jax.nn.softmax(logits)).reshape(100, 10).sum(1) * 50_000
         counts = np.bincount(np.asarray(tokens), minlength=1000).reshape(100, 10).sum(1)
         distance = ((counts - expected) ** 2 / expected).sum()
@@ -179,7 +183,7 @@ class TestDraw:
     def test_at_temperature_0_it_is_the_first_of_the_likeliest(self):
         logits = jnp.asarray(np.random.default_rng(0).integers(0, 4, (8, 5, 700)), jnp.float32)
         keys = jax.random.split(KEY, 8)
-        of_no_heat = jax.jit(draw)(logits, keys, jnp.zeros(()))
+        of_no_heat = jax.jit(token_at)(uniform(keys, logits.shape[:2]), logits, jnp.zeros(()))
         np.testing.assert_array_equal(of_no_heat, logits.argmax(-1))
         last, log_probs = AnnealedSampling(1.0, 0.0)(logits, keys, jnp.ones(()))
         np.testing.assert_array_equal(last, logits.argmax(-1))
@@ -188,7 +192,7 @@ class TestDraw:
         np.testing.assert_array_equal(first, Sampling(0.5)(logits, keys)[0])
 
     def test_where_nothing_is_possible_it_is_the_first_id(self):
-        tokens = draw(jnp.full((2, 300), -jnp.inf).at[0].set(jnp.nan), jax.random.split(KEY, 2))
+        tokens = token_at(jnp.array([0.3, 0.9]), jnp.full((2, 300), -jnp.inf).at[0].set(jnp.nan))
         assert tokens.tolist() == [0, 0]
 
     def test_given_numbers_invert_the_distribution_function(self):
