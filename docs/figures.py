@@ -69,7 +69,6 @@ SMALL_P_VALUES = {
     "demo_cpu_intel.json": "0b2bd51",
     "joint_demo_cpu.json": "c2ca414",
     "lengths_demo_cpu.json": "747a4db",
-    "quality_tatoeba_de_en_cpu.json": "a85234e",
     "quality_tatoeba_de_en_gpu.json": "0c985da",
     "self_conditioning_demo_cpu.json": "747a4db",
     "shallow_demo_cpu.json": "747a4db",

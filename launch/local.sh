@@ -15,6 +15,17 @@ n=${words[0]}
 [[ $n =~ ^[1-9][0-9]*$ ]] || usage "N=$n must be the number of processes, at least 1"
 
 pids=()
+stop() { # stops all processes, those just started, too, and exits with the status of process 0
+  local status=0 running
+  mapfile -t running < <(jobs -p)
+  ((${#running[@]})) || exit 143
+  kill -TERM "${running[@]}" 2>/dev/null || true
+  wait "${pids[0]:-${running[0]}}" || status=$?
+  wait
+  exit "$status"
+}
+[[ $dry_run ]] || trap stop TERM INT
+
 for ((i = 0; i < n; i++)); do
   process=(env JAX_PLATFORMS=cpu "PADIR_COORDINATOR=127.0.0.1:${PORT:-8476}" "PADIR_NUM_PROCESSES=$n"
     "PADIR_PROCESS_ID=$i" "${command[@]}")
@@ -26,15 +37,6 @@ for ((i = 0; i < n; i++)); do
   fi
 done
 [[ ! $dry_run ]] || exit 0
-
-stop() { # stops all processes and exits with the status of process 0
-  kill -TERM "${pids[@]}" 2>/dev/null || true
-  local status=0
-  wait "${pids[0]}" || status=$?
-  wait
-  exit "$status"
-}
-trap stop TERM INT
 
 for ((i = 0; i < n; i++)); do
   # Within five seconds the other processes can still print their own errors.

@@ -101,7 +101,8 @@ def draws(config: Any) -> bool:
     if isinstance(config.sampling, AnnealedSampling) and config.num_steps == 1:
         # An only step is the last one.
         temperature = config.sampling.final_temperature
-    return config.start.is_random or config.replace.needs_noise or temperature > 0
+    reads_noise = config.replace.needs_noise and config.num_steps > 1 and config.remask != RemaskNothing()
+    return config.start.is_random or reads_noise or temperature > 0
 
 
 def check_acceptance(config: Any) -> None:

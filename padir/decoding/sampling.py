@@ -280,12 +280,13 @@ class Sampling:
         if self.temperature == 0.0:
             return greedy(logits)
         logits = logits.astype(jnp.float32)
-        warm, ids = logits / self.temperature, None
+        among, ids = logits, None
         if self.top_k is not None:
-            warm, ids = top_k(warm, min(int(self.top_k), warm.shape[-1]))
+            among, ids = top_k(logits, min(int(self.top_k), logits.shape[-1]))
         elif self.top_p is not None:
-            warm = _nucleus(warm, self.top_p)
-        token = token_at(numbers, warm)
+            warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / max(self.temperature, _COLDEST)
+            among = jnp.where(_nucleus(warm, self.top_p) > -jnp.inf, logits, -jnp.inf)
+        token = token_at(numbers, among, self.temperature)
         if ids is not None:
             token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
@@ -293,14 +294,31 @@ class Sampling:
 
 
 def _nucleus(logits: Array, top_p: float | Array) -> Array:
-    """Forbids what lies outside the nucleus: logits [..., V] → [..., V]; a `top_p` of 1 forbids nothing."""
-    ordered = jnp.sort(logits, axis=-1, descending=True)
-    probabilities = jax.nn.softmax(ordered, axis=-1)
-    # A token is inside while those before it do not yet hold top_p, so the likeliest always is.
-    # Sums are rounded: those before an unlikely token may seem to hold all there is.
-    inside = (jnp.cumsum(probabilities, axis=-1) - probabilities < top_p) | (top_p >= 1.0)
-    least = jnp.where(inside, ordered, jnp.inf).min(axis=-1, keepdims=True)
-    return jnp.where(logits >= least, logits, -jnp.inf)
+    """Forbids what lies outside the nucleus: logits [..., V] → [..., V]; a `top_p` of 1 forbids nothing.
+
+    The weight of the least likely token inside is found by halving the range of its bits, which are ordered as the
+    weights are: to sort all tokens would take many times as long.
+    """
+    weights = jnp.exp(logits - _finite(logits.max(axis=-1, keepdims=True)))
+    bits = jax.lax.bitcast_convert_type(weights, jnp.int32)
+    enough = top_p * weights.sum(axis=-1, keepdims=True)
+
+    def halved(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Tokens from the first bound on hold enough, those from the second on do not."""
+        low, high = bounds
+        middle = low + (high - low) // 2
+        holds = jnp.where(bits >= middle, weights, 0.0).sum(axis=-1, keepdims=True) >= enough
+        return jnp.where(holds, middle, low), jnp.where(holds, high, middle)
+
+    low = jnp.zeros_like(bits, shape=enough.shape)
+    least, _ = jax.lax.fori_loop(0, _HALVINGS, halved, (low, jnp.full_like(low, _BITS_OF_ONE + 1)))
+    # Sums are rounded: all but the unlikeliest may seem to hold all there is.
+    return jnp.where(bits >= jnp.where(top_p >= 1.0, 0, least), logits, -jnp.inf)
+
+
+# Of float32; of the likeliest token the weight is 1.
+_BITS_OF_ONE = 0x3F800000
+_HALVINGS = _BITS_OF_ONE.bit_length()
 
 
 def token_at(numbers: Array, logits: Array, temperature: float | Array = 1.0) -> Array:

@@ -122,16 +122,8 @@ def decode(
     keys = rng.of_sources(sampling_key, source)
     state = go_on(step, state, start, inside, config, num_steps, keys=keys, num_pieces=model.ids.num_pieces)
 
-    written = _without_repeats(state.proposal, clamped, inside) if config.drop_repeats else state.proposal
+    written = drop_repeats(state.proposal, inside, clamped) if config.drop_repeats else state.proposal
     scores = config.rank(state.log_probs, inside, length_log_probs[:, 0])[:, None]
     fields = written[:, None], scores, lengths[:, None], state.steps_run[:, None]
     best = jnp.zeros((len(source), 1), jnp.int32)
     return ranked(Refined(*fields, state.step, state.trace), best, model.max_target_length)
-
-
-def _without_repeats(tokens: Array, clamped: Array, inside: Array) -> Array:
-    """Tokens [B, L] without repeats but those that are clamped."""
-    # A token that looks like no other is no repeat.
-    aside = jnp.where(clamped, -1 - jnp.arange(tokens.shape[1]), tokens)
-    kept = drop_repeats(aside, inside)
-    return jnp.where(kept < 0, jnp.take_along_axis(tokens, jnp.maximum(-1 - kept, 0), axis=1), kept)

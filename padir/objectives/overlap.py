@@ -43,5 +43,7 @@ def _equal(tokens: Array, others: Array) -> Array:
 
 def _longer(shorter: Array, tokens: Array, n: int) -> Array:
     """Where n-grams that begin there are equal, given where those one shorter, and single tokens, are."""
+    if min(tokens.shape[1:]) < n:
+        return jnp.zeros_like(shorter)
     last = jnp.pad(tokens[:, n - 1 :, n - 1 :], ((0, 0), (0, n - 1), (0, n - 1)))
     return shorter & last

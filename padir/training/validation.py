@@ -16,7 +16,7 @@ from padir.training.step import make_eval_step, model_features
 from padir.types import PAD_ID, PyTree
 
 # Validation metrics that are means over sentences; the others are means over target tokens.
-ROW_METRICS = ("loss/length", "length_accuracy")
+ROW_METRICS = frozenset({"loss/length", "length_accuracy", "loss/ranker", "ranker_f1", "ranker_f1/best"})
 
 
 class Evaluator:
@@ -53,9 +53,10 @@ class Evaluator:
     def __call__(self, params: PyTree, stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Returns the metrics of the split, named `<split>/<metric>`.
 
-        Metrics of tokens are averaged over the target tokens of the split, and metrics of lengths over its sentences,
-        so they do not depend on the batch size. `loss`, in which a PaDIR model adds both kinds, is averaged over
-        tokens.
+        Metrics of tokens are averaged over the target tokens of the split, and metrics of lengths and of a ranker over
+        its sentences. `loss`, in which a PaDIR model adds both kinds, is averaged over tokens, where it has only the
+        latter over sentences. So they do not depend on the batch size, but for a first stage in which not every token
+        counts: its loss and accuracy are averages of those of batches, weighted by tokens.
 
         Args:
           params: the parameters, nested dict of float32 arrays.
@@ -76,11 +77,10 @@ class Evaluator:
             metrics, batch_tokens = jax.device_get((self._step(params, placed), batch_tokens))
             batch_rows = int(metrics.pop("rows"))
             rows, tokens = rows + batch_rows, tokens + int(batch_tokens)
+            of_rows = ROW_METRICS if set(metrics) - ROW_METRICS - {"loss"} else ROW_METRICS | {"loss"}
             for name, value in metrics.items():
-                weight = batch_rows if name in ROW_METRICS else int(batch_tokens)
+                weight = batch_rows if name in of_rows else int(batch_tokens)
                 totals[name] = totals.get(name, 0.0) + float(value) * weight
             if stop():
                 return None
-        return {
-            f"{self._name}/{name}": total / (rows if name in ROW_METRICS else tokens) for name, total in totals.items()
-        }
+        return {f"{self._name}/{name}": total / (rows if name in of_rows else tokens) for name, total in totals.items()}

@@ -540,8 +540,11 @@ class TestOptions:
         # An only step is the last one, in which annealing may be over.
         annealed = {"parallel_starts": 4, "sampling": AnnealedSampling(0.4, 0.0)}
         assert Refinement(2, **annealed).parallel_starts == 4
-        with pytest.raises(PadirError, match="parallel_starts: 4 greedy hypotheses of one length from StartWithMask"):
-            Refinement(1, **annealed)
+        # Noise that no step reads makes no difference.
+        unread = {"parallel_starts": 4, **noisy}
+        for option in ({"num_steps": 1, **annealed}, {"num_steps": 1, **unread}, {"remask": RemaskNothing(), **unread}):
+            with pytest.raises(PadirError, match="parallel_starts: 4 greedy hypotheses of one length from StartWith"):
+                Refinement(**option)
 
     def test_steps_as_data_leave_one_configuration(self):
         configs = [Refinement(num_steps=steps, start=StartWithMask()).steps_as_data for steps in (1, 4, 10)]

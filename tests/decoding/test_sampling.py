@@ -191,6 +191,12 @@ class TestDraw:
         first = AnnealedSampling(0.5, 0.0)(logits, keys, jnp.zeros(()))[0]
         np.testing.assert_array_equal(first, Sampling(0.5)(logits, keys)[0])
 
+    @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}])
+    def test_however_low_the_temperature_it_is_the_likeliest(self, options):
+        logits = jnp.array([[1.0, 30.0, 10.0, 20.0]])
+        for temperature in (1e-3, 1e-38, 1e-45):
+            assert Sampling(temperature, **options)(logits, KEY[None])[0].tolist() == [1]
+
     def test_where_nothing_is_possible_it_is_the_first_id(self):
         tokens = token_at(jnp.array([0.3, 0.9]), jnp.full((2, 300), -jnp.inf).at[0].set(jnp.nan))
         assert tokens.tolist() == [0, 0]

@@ -118,7 +118,7 @@ def test_clamped_repeats_are_not_dropped(params, source):
     # With only the first one clamped, the others are what the model likes, without repeats.
     clamped[:, 1:] = False
     free = np.asarray(go_on(params, source, tokens, clamped, decode).tokens[:, 0])
-    repeats = (free[:, 2:] == free[:, 1:-1]) & (free[:, 2:] != PAD_ID)
+    repeats = (free[:, 1:] == free[:, :-1]) & (free[:, 1:] != PAD_ID)
     assert not repeats.any() and (free[:, 0] == 7).all()
 
 

@@ -39,8 +39,10 @@ def by_counting(hypothesis, reference, longest):
         ([], [], 0.0),
     ],
 )
-def test_of_a_pair(hypothesis, reference, expected):
-    rows = (jnp.asarray([tokens + [0] * (6 - len(tokens))]) for tokens in (hypothesis, reference))
+@pytest.mark.parametrize("room", [0, 3])
+def test_of_a_pair(hypothesis, reference, expected, room):
+    """However little room there is for longer n-grams."""
+    rows = (jnp.asarray([tokens + [0] * max(room, len(tokens) == 0)], jnp.int32) for tokens in (hypothesis, reference))
     assert float(ngram_f1(*rows)[0]) == pytest.approx(expected, abs=1e-6)
 
 

@@ -538,28 +538,31 @@ def evaluator(tiny, batch_size, model=None):
     return Evaluator(built, data, "validation", Buckets.square((16, 32)), batch_size, make_mesh())
 
 
-def test_validation_metrics_are_weighted_by_what_they_are_means_of(tiny, monkeypatch):
-    """By hand: a metric of tokens by target tokens, one of lengths by sentences."""
+@pytest.mark.parametrize(
+    ("of_tokens", "of_rows"),
+    [
+        (("loss", "token_accuracy/stage_1"), ("loss/length", "length_accuracy")),
+        # A ranker alone is trained.
+        ((), ("loss", "loss/ranker", "ranker_f1", "ranker_f1/best")),
+    ],
+)
+def test_validation_metrics_are_weighted_by_what_they_are_means_of(tiny, monkeypatch, of_tokens, of_rows):
+    """By hand: a metric of tokens by target tokens, one of lengths or of a ranker by sentences."""
     seen = []
 
     def step(params, batch):
         targets = np.asarray(batch["decoder_target_tokens"])
         seen.append((targets.shape[1], int((targets != 0).sum()), int((targets[:, 0] != 0).sum())))
         value = np.float32(targets.shape[1])
-        names = ("loss", "token_accuracy/stage_1", "loss/length", "length_accuracy")
-        return dict.fromkeys(names, value) | {"rows": np.int32(seen[-1][2])}
+        return dict.fromkeys(of_tokens + of_rows, value) | {"rows": np.int32(seen[-1][2])}
 
     monkeypatch.setattr("padir.training.validation.make_eval_step", lambda *_: step)
     found = evaluator(tiny, 8)({})
     assert {length for length, _, _ in seen} == {16, 32} and len(seen) == 4
     by_tokens = sum(length * tokens for length, tokens, _ in seen) / sum(tokens for _, tokens, _ in seen)
     by_rows = sum(length * rows for length, _, rows in seen) / 32
-    assert found == {
-        "validation/loss": pytest.approx(by_tokens),
-        "validation/token_accuracy/stage_1": pytest.approx(by_tokens),
-        "validation/loss/length": pytest.approx(by_rows),
-        "validation/length_accuracy": pytest.approx(by_rows),
-    }
+    expected = {f"validation/{name}": pytest.approx(by_tokens) for name in of_tokens}
+    assert found == expected | {f"validation/{name}": pytest.approx(by_rows) for name in of_rows}
     assert abs(by_tokens - by_rows) > 0.1
 
 
