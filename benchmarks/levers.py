@@ -7,10 +7,10 @@ prepared, and the teacher translates it greedily. For levers with more sources, 
 direction translates the targets by sampling, and the teacher translates what it wrote, too.
 Each lever starts with the parameters of the student, or of the teacher, and trains. A ranker and a causal decoder that
 the student has stay only with the levers of these two names. How many updates fit into the seconds is measured before,
-all levers in turns. Then it translates the validation split with four steps: with
-one length, with five, with five that the teacher ranks, and with five that it ranks itself if it has a causal mode. Its
-BLEU is compared with that of the student as it was, and of the teacher's beam search. What was done is kept in the work
-folder, and the same command goes on where it was interrupted.
+all levers in turns. Then it translates the validation split with four steps: with one length, with five, with five that
+the teacher ranks, and with five that it ranks itself if it has a causal mode. Its BLEU is compared with that of the
+student as it was, and of the teacher's beam search. What was done is kept in the work folder, and the same command goes
+on where it was interrupted.
 """
 
 from __future__ import annotations

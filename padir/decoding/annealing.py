@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from padir.decoding.sampling import logsumexp, token_at, uniform
+from padir.decoding.sampling import logsumexp, token_at
 from padir.errors import PadirError
 from padir.types import Array
 
@@ -32,21 +32,17 @@ class AnnealedSampling:
                 f"AnnealedSampling.final_temperature: {self.final_temperature} is not 0 or a positive number"
             )
 
-    def __call__(self, logits: Array, keys: Array, progress: Array) -> tuple[Array, Array]:
-        """Draws one token from each distribution, as `Sampling` does.
+    def at(self, numbers: Array, logits: Array, progress: Array) -> tuple[Array, Array]:
+        """Draws one token from each distribution, as `Sampling.at` does.
 
         Args:
-          logits: [rows, ..., V]; -inf forbids a token.
-          keys: [rows], other ones in each step.
+          numbers: [...] float32 in [0, 1), random ones.
+          logits: [..., V]; -inf forbids a token.
           progress: [] float32, 0 in the first step, 1 in the last.
 
         Returns:
-          (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
+          (tokens [...] int32, their log-probabilities [...] float32 under the logits as given).
         """
-        return self.at(uniform(keys, logits.shape[:-1]), logits, progress)
-
-    def at(self, numbers: Array, logits: Array, progress: Array) -> tuple[Array, Array]:
-        """The same with random numbers [rows, ...] in [0, 1) in place of keys, as `Sampling.at`."""
         logits = logits.astype(jnp.float32)
         temperature = self.temperature + (self.final_temperature - self.temperature) * progress
         token = token_at(numbers, logits, temperature)

@@ -31,14 +31,14 @@ _POLICIES = {
 }
 
 
-# What the loop asks of policies besides calling them.
+# What the loop asks of policies; of others it is that they can be called.
 _ASKED = {
-    "start": ("is_random", "check"),
-    "remask": ("changes_with_step", "needs_rejecter", "needs_entropy", "accepts"),
-    "sampling": ("temperature", "at"),
-    "replace": ("needs_logits_sum", "needs_noise"),
-    "stop": ("needs_entropy",),
-    "accept": ("sampling", "needs_draft_logits"),
+    "start": ("__call__", "is_random", "check"),
+    "remask": ("__call__", "changes_with_step", "needs_rejecter", "needs_entropy", "accepts"),
+    "replace": ("__call__", "needs_logits_sum", "needs_noise"),
+    "sampling": ("at", "temperature"),
+    "stop": ("__call__", "needs_entropy"),
+    "accept": ("__call__", "sampling", "needs_draft_logits"),
 }
 
 
@@ -88,8 +88,8 @@ def check_one(option: str, policy: object, known: tuple[type, ...], name: str | 
     kinds = (*_POLICIES.values(), acceptance.POLICIES, order.POLICIES)
     others = tuple(policy for policies in kinds for policy in policies if policy not in known)
     name = option.split(".")[-1] if name is None else name
-    complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(name, ()))
-    if isinstance(policy, type) or not callable(policy) or isinstance(policy, others) or not complete:
+    complete = all(hasattr(policy, attribute) for attribute in _ASKED.get(name, ("__call__",)))
+    if isinstance(policy, (type, *others)) or not complete:
         allowed = ", ".join(f"{each.__name__}()" for each in known)
         found = policy.__name__ if isinstance(policy, type) else repr(policy)
         raise PadirError(f"{option}: {found} is not a policy; choose one of {allowed}")

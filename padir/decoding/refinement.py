@@ -85,8 +85,8 @@ class Refinement:
         sources are finished. Translations are the same up to rounding. Each halving compiles another decoder.
       logits_block: on one device, compute the logits of so many positions at a time, also where another model ranks.
         Translations are the same up to rounding, for memory that does not grow with the batch. 'auto': as many as suit
-        the platform. None: all positions at once, as always on several devices, with self-conditioning and where
-        something reads or sums up the logits.
+        the platform. None: all at once, as always on several devices, under a constraint, with self-conditioning,
+        `shared_candidates` or `t5x_compat`, and where something reads or sums up the logits.
       self_conditioning: if the model has learnt to (`PadirModel.self_conditioning`), a step reads what the last one
         expected, too. A row whose tokens repeat then stops like any other, although its next step might differ.
       ranker_share: if the model has a ranker (`PadirModel.ranker`), it reads several hypotheses once more for `rank`.

@@ -257,7 +257,7 @@ class Sampling:
         if self.temperature == 0.0 and (self.top_k, self.top_p) != (None, None):
             raise PadirError("Sampling: temperature 0 is greedy and uses no top_k or top_p; set a positive temperature")
 
-    def __call__(self, logits: Array, keys: Array, progress: Array | None = None) -> tuple[Array, Array]:
+    def __call__(self, logits: Array, keys: Array) -> tuple[Array, Array]:
         """Draws one token from each distribution.
 
         Each row (of the first axis) draws with its own key, and along the other axes each index has its own random
@@ -268,25 +268,34 @@ class Sampling:
           logits: [rows, ..., V]; -inf forbids a token.
           keys: [rows], of logits of one axis []; unused if greedy. Fold in whatever must make a difference, such as the
             step.
-          progress: unused; see `AnnealedSampling`.
 
         Returns:
           (tokens [rows, ...] int32, their log-probabilities [rows, ...] float32 under the logits as given).
         """
-        return self.at(None if self.temperature == 0.0 else uniform(keys, logits.shape[:-1]), logits, progress)
+        return self.at(None if self.temperature == 0.0 else uniform(keys, logits.shape[:-1]), logits)
 
     def at(self, numbers: Array | None, logits: Array, progress: Array | None = None) -> tuple[Array, Array]:
-        """The same with random numbers [rows, ...] in [0, 1) in place of keys (see `token_at`); None if greedy."""
+        """The same by given numbers.
+
+        Args:
+          numbers: [...] float32 in [0, 1), random ones (see `token_at`); unused if greedy.
+          logits: [..., V]; -inf forbids a token.
+          progress: unused; see `AnnealedSampling`.
+
+        Returns:
+          (tokens [...] int32, their log-probabilities [...] float32 under the logits as given).
+        """
         if self.temperature == 0.0:
             return greedy(logits)
         logits = logits.astype(jnp.float32)
-        among, ids = logits, None
+        among, ids, temperature = logits, None, self.temperature
         if self.top_k is not None:
             among, ids = top_k(logits, min(int(self.top_k), logits.shape[-1]))
         elif self.top_p is not None:
-            warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / max(self.temperature, _COLDEST)
-            among = jnp.where(_nucleus(warm, self.top_p) > -jnp.inf, logits, -jnp.inf)
-        token = token_at(numbers, among, self.temperature)
+            # The nucleus is that of the warm distribution; its largest logit is subtracted first, as in `token_at`.
+            warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / max(temperature, _COLDEST)
+            among, temperature = _nucleus(warm, self.top_p), 1.0
+        token = token_at(numbers, among, temperature)
         if ids is not None:
             token = jnp.take_along_axis(ids, token[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]

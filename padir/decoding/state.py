@@ -33,7 +33,7 @@ class StepOutput:
     """The output of one decoder pass; a stub in a test may return its logits alone.
 
     Attributes:
-      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token. None with `chosen` or `hidden`.
+      logits: [N, L, V], or [N, k, V] of k active positions; -inf forbids a token. None with `hidden`.
       candidates: None where the logits are of all tokens; else they are [N, L, C], of these.
       rejecter_logits: [N, L] float32, above 0 where the rejecter would keep the token; None without one.
       self_attentions: [N, layers, H, L, L] float32, or None where nobody asked.

@@ -55,8 +55,9 @@ class Evaluator:
 
         Metrics of tokens are averaged over the target tokens of the split, and metrics of lengths and of a ranker over
         its sentences. `loss`, in which a PaDIR model adds both kinds, is averaged over tokens, where it has only the
-        latter over sentences. So they do not depend on the batch size, but for a first stage in which not every token
-        counts: its loss and accuracy are averages of those of batches, weighted by tokens.
+        latter over sentences. So they do not depend on the batch size, with two exceptions. Where a model corrupts its
+        targets, all batches of a shape get the same noise. And of a first stage in which not every token counts, the
+        loss and accuracy of batches are averaged by their tokens.
 
         Args:
           params: the parameters, nested dict of float32 arrays.

@@ -14,7 +14,7 @@ from padir.decoding.initial import StartWithMaskRange, StartWithRandom
 from padir.decoding.refinement import Refinement, refine
 from padir.decoding.remasking import RemaskAny, RemaskLinear, RemaskNothing, RemaskStutter
 from padir.decoding.replacement import ReplaceWithRandom
-from padir.decoding.sampling import Sampling, entropy
+from padir.decoding.sampling import Sampling, entropy, uniform
 from padir.decoding.state import StepView
 from padir.decoding.stopping import StopWhenAll, StopWhenCertain, StopWhenStable
 from padir.decoding.threshold import RemaskBelowThreshold
@@ -147,7 +147,7 @@ class TestAnnealing:
 
     def drawn(self, sampling, progress, count=3000):
         logits = jnp.broadcast_to(self.LOGITS, (1, count, 3))
-        return sampling(logits, KEY[None], jnp.asarray(progress))
+        return sampling.at(uniform(KEY[None], (1, count)), logits, jnp.asarray(progress))
 
     def test_greedy_in_the_end(self):
         tokens, log_probs = self.drawn(AnnealedSampling(2.0, 0.0), 1.0)
@@ -339,5 +339,5 @@ class TestRefused:
 
     def test_sampling_at_a_fixed_temperature_is_as_before(self):
         tokens, _ = Sampling(1.0)(TestAnnealing.LOGITS[None, None], KEY[None])
-        again, _ = Sampling(1.0)(TestAnnealing.LOGITS[None, None], KEY[None], jnp.asarray(0.3))
+        again, _ = Sampling(1.0).at(uniform(KEY[None], (1, 1)), TestAnnealing.LOGITS[None, None], jnp.asarray(0.3))
         assert tokens.tolist() == again.tolist()

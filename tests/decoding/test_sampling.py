@@ -18,6 +18,7 @@ from padir.decoding.sampling import (
     top_k,
     uniform,
 )
+from padir.decoding.sampling import _nucleus as nucleus
 from padir.errors import PadirError
 from padir.types import TokenIds
 
@@ -183,12 +184,13 @@ class TestDraw:
     def test_at_temperature_0_it_is_the_first_of_the_likeliest(self):
         logits = jnp.asarray(np.random.default_rng(0).integers(0, 4, (8, 5, 700)), jnp.float32)
         keys = jax.random.split(KEY, 8)
-        of_no_heat = jax.jit(token_at)(uniform(keys, logits.shape[:2]), logits, jnp.zeros(()))
+        numbers = uniform(keys, logits.shape[:2])
+        of_no_heat = jax.jit(token_at)(numbers, logits, jnp.zeros(()))
         np.testing.assert_array_equal(of_no_heat, logits.argmax(-1))
-        last, log_probs = AnnealedSampling(1.0, 0.0)(logits, keys, jnp.ones(()))
+        last, log_probs = AnnealedSampling(1.0, 0.0).at(numbers, logits, jnp.ones(()))
         np.testing.assert_array_equal(last, logits.argmax(-1))
         np.testing.assert_allclose(log_probs, greedy(logits)[1], rtol=1e-5)
-        first = AnnealedSampling(0.5, 0.0)(logits, keys, jnp.zeros(()))[0]
+        first = AnnealedSampling(0.5, 0.0).at(numbers, logits, jnp.zeros(()))[0]
         np.testing.assert_array_equal(first, Sampling(0.5)(logits, keys)[0])
 
     @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}])
@@ -272,6 +274,19 @@ class TestSampling:
         assert not found[expected == 0].any()
         # Four standard errors of a frequency.
         np.testing.assert_allclose(found, expected, atol=4 * 0.5 / np.sqrt(DRAWS))
+
+    @pytest.mark.parametrize("top_p", [0.01, 0.3, 0.9, 0.999])
+    @pytest.mark.parametrize("ties", [False, True])
+    def test_the_nucleus_is_what_sorting_finds(self, top_p, ties):
+        logits = np.random.default_rng(0).normal(0, 2, (5, 4, 700))
+        logits = (np.round(logits) if ties else logits).astype(np.float32)
+        found = np.asarray(nucleus(jnp.asarray(logits), top_p))
+        shares = np.exp(logits.astype(np.float64))
+        shares /= shares.sum(-1, keepdims=True)
+        ordered = -np.sort(-shares, -1)
+        last = (ordered.cumsum(-1) < top_p).sum(-1)[..., None]
+        inside = shares >= np.take_along_axis(ordered, last, -1)
+        np.testing.assert_array_equal(found, np.where(inside, logits, -np.inf))
 
     @pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.99}])
     def test_forbidden_tokens_are_never_drawn(self, options):

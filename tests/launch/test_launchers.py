@@ -393,14 +393,14 @@ def test_local_starts_every_process(launch, tmp_path):
 
 @pytest.fixture
 def local(tmp_path):
-    """Returns local(script) -> Popen of two processes that are that shell script."""
+    """Returns local(script, processes=2) -> Popen of processes that are that shell script."""
 
-    def start(script):
+    def start(script, processes=2):
         padir = tmp_path / "padir"
         padir.write_text(f"#!/bin/bash\n{script}\n")
         padir.chmod(0o755)
         return subprocess.Popen(
-            [LAUNCH / "local.sh", "2", "a.gin", "out"],
+            [LAUNCH / "local.sh", str(processes), "a.gin", "out"],
             env=os.environ | {"PADIR": str(padir)},
             stdout=subprocess.PIPE,
             text=True,
@@ -413,6 +413,12 @@ def local(tmp_path):
 def test_local_ends_the_others_when_one_fails(local):
     running = local("[[ $PADIR_PROCESS_ID == 0 ]] && exec sleep 60; exit 3")
     assert running.communicate(timeout=20) == ("", None) and running.returncode == 3
+
+
+def test_local_stops_what_it_has_started_while_it_starts_more(local):
+    """The first process signals it; what went on would hold its output open."""
+    running = local("[[ $PADIR_PROCESS_ID != 0 ]] || kill -TERM $PPID; exec sleep 60", processes=40)
+    assert running.communicate(timeout=20) == ("", None) and running.returncode == 128 + signal.SIGTERM
 
 
 def test_local_hands_a_signal_on_and_its_status_back(local):
