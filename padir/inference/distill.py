@@ -8,13 +8,14 @@ Layout::
     <output_dir>/left_out.jsonl               the other translations, with the reason for leaving them out
 
 The file of a chunk appears only when it is complete. A job that is killed and restarted decodes only the chunks that
-are missing. Process i of n decodes chunks i, i + n, …, and the first process writes the set when all chunks exist. In
-a bucket it holds a lease meanwhile, because a process that was taken for dead could do the same.
+are missing. Process i of n decodes chunks i, i + n, …, and the first process writes the set when all chunks exist. It
+holds a lock meanwhile, in a bucket a lease: another job, or a process that was taken for dead, could do the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import sys
@@ -38,7 +39,7 @@ from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
 from padir.errors import PadirError, StorageError
 from padir.files.atomic import copy_file, make_folder, remove_folder, write_text
-from padir.files.locks import locked
+from padir.files.locks import alone_in, locked
 from padir.files.paths import as_path, files_below, is_bucket
 from padir.inference.distill_filters import DistillFilters
 from padir.inference.distilled_set import Output, write_train_split
@@ -47,6 +48,7 @@ from padir.inference.translator import Translator, load
 from padir.models.autoregressive import AutoregressiveModel
 from padir.models.kinds import DecodeConfig
 from padir.progress import progress
+from padir.runs.describe import params_sha256
 from padir.runs.directory import check_vocabulary, differences
 from padir.runtime.distributed import first_decides, first_process, is_first, wait_for_all
 
@@ -131,6 +133,7 @@ def distill(
     check_vocabulary(job.data.vocabulary(), translator.vocabulary.hash, run_dir)
     decode = _checked(decode, translator, all_hypotheses)
     teacher = {"teacher": str(as_path(run_dir).resolve()), "teacher_step": translator.step}
+    teacher["teacher_sha256"] = params_sha256(translator.params)
     if all_hypotheses:
         teacher["all_hypotheses"] = True
     if job.claimed(teacher | {"decode": repr(decode), "compute_type": translator.compute_type, "seed": seed}, filters):
@@ -191,6 +194,7 @@ class _Job:
         }
         self.request: dict[str, Any] = {
             "source_task": dataclasses.asdict(data.manifest.task),
+            "data_sha256": _identity(data.manifest, split),
             "split": split,
             "limit": limit,
             "sentences": count,
@@ -235,6 +239,12 @@ class _Job:
         if changes:
             told = f"{self.directory}: {what} ({'; '.join(changes)})"
             raise PadirError(f"{told}; choose another output_dir or delete this one")
+
+
+def _identity(manifest: Manifest, split: str) -> str:
+    """A hash of what a split was prepared from, wherever that lies, and of what it holds."""
+    files, shape = sorted(manifest.source_files.values()), dataclasses.asdict(manifest.splits[split])
+    return hashlib.sha256(json.dumps([manifest.vocabulary_hash, files, shape]).encode()).hexdigest()
 
 
 def _decode(job: _Job, translator: Translator, decode: DecodeConfig, batch_size: int, all_hypotheses: bool) -> None:
@@ -299,10 +309,8 @@ def _given(job: _Job, path: Path) -> Iterator[list[list[Output]]]:
 @first_process
 def _write_set(job: _Job, outputs: Iterator[list[list[Output]]], filters: DistillFilters, longest: int) -> None:
     """Writes the new set: the train split, the files it shares with the old set, and last the manifest."""
-    if not is_bucket(job.directory):
-        _write_files(job, outputs, filters, longest)
-        return
-    with locked(job.directory / _LEASE):
+    lock = locked(job.directory / _LEASE) if is_bucket(job.directory) else alone_in(job.directory, "writing this set")
+    with lock:
         # Another process may have written the same set meanwhile.
         if (job.directory / MANIFEST_NAME).exists():
             job.check_complete(filters)

@@ -14,6 +14,8 @@ from padir.decoding.autoregressive import Autoregressive
 from padir.decoding.beam import BeamSearch
 from padir.decoding.refinement import Refinement
 from padir.errors import PadirError
+from padir.files.locks import alone_in
+from padir.inference import distill as distillation
 from padir.inference.distill import distill
 from padir.inference.distill_filters import DistillFilters, most_repeats
 from padir.inference.translator import Translator
@@ -177,6 +179,15 @@ def test_a_killed_job_goes_on_and_ends_the_same(tiny, tmp_path, monkeypatch, cap
     ):
         with pytest.raises(PadirError, match=message):
             distill(**arguments | changes, output_dir=str(killed))
+    # Nor are translations of other data that look alike, or of a teacher that was trained again.
+    manifest = json.loads((tiny.data / "manifest.json").read_text())
+    shutil.copytree(tiny.data, tmp_path / "data")
+    (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest | {"source_files": {"x": "0" * 64}}))
+    with pytest.raises(PadirError, match=r"another distillation \(data_sha256: "):
+        distill(**arguments | {"data_dir": str(tmp_path / "data")}, output_dir=str(killed))
+    with monkeypatch.context() as patch, pytest.raises(PadirError, match=r"distillation \(teacher_sha256: .* '0' now"):
+        patch.setattr("padir.inference.distill.params_sha256", lambda _: "0")
+        distill(**arguments, output_dir=str(killed))
     capfd.readouterr()
 
     distill(**arguments, output_dir=str(killed))
@@ -186,6 +197,31 @@ def test_a_killed_job_goes_on_and_ends_the_same(tiny, tmp_path, monkeypatch, cap
     assert names == sorted(path.name for path in killed.iterdir())
     for name in names:
         assert (killed / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+
+
+def test_what_another_job_has_finished_meanwhile_is_left_alone(tiny, tmp_path, monkeypatch):
+    """Both decode; the slower one finds the set, and takes nothing of it away."""
+    arguments = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path / "set"), "limit": 4}
+    decode = distillation._decode
+
+    def both(*job):
+        decode(*job)
+        monkeypatch.setattr(distillation, "_decode", decode)
+        distill(**arguments)
+
+    monkeypatch.setattr(distillation, "_decode", both)
+    made = distill(**arguments)
+    data = PreparedSet.open(tmp_path / "set").split("train")
+    assert len(list(data.read(range(len(data))))) == made.splits["train"].num_examples > 0
+    assert not (tmp_path / "set" / "translations").exists()
+
+
+def test_a_set_is_written_by_one_job_at_a_time(tiny, tmp_path):
+    arguments = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path / "set"), "limit": 4}
+    (tmp_path / "set").mkdir()
+    with alone_in(tmp_path / "set", "x"), pytest.raises(PadirError, match="another process is writing this set; wait"):
+        distill(**arguments)
+    assert distill(**arguments).splits["train"].num_examples > 0
 
 
 def test_a_damaged_chunk_is_named(tiny, tmp_path, monkeypatch):
