@@ -11,6 +11,7 @@ from typing import Any
 from padir.data.bleurt_process import bleurt_scores, check_bleurt
 from padir.data.constraints import Constraint
 from padir.data.records import Example
+from padir.data.sources import read_lines
 from padir.data.vocabulary import Vocabulary
 from padir.decoding.refinement import Refinement
 from padir.decoding.verified import Verified
@@ -205,18 +206,17 @@ def evaluate(
     make_metrics(tokenize)  # Fails before the decoding, not after it, if there is no such tokenizer.
     decode = translator.checked(decode)
     examples = chosen.examples
+    _keeps(as_path(output_dir), name, baseline=baseline, sources=sources, references=references)
     other = _read_baseline(baseline, len(examples), chosen.where) if baseline else None
     result = {"name": name, "run_dir": str(run_dir), "data_dir": chosen.data_dir, "split": chosen.split}
-    result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers, "check": check}
-    result["task"] = chosen.task
+    result |= {"cut_sources": chosen.cut_sources, "decode": repr(decode), **helpers}
+    result |= {"check": check, "task": chosen.task}
     options = {"rescored": rescore_with is not None, "compute_type": translator.compute_type, "trained_on": trained_on}
     result["system"] = describe_system(run_dir, decode, **options)
     translations = decode_examples(translator, examples, decode, batch_size=batch_size, label=f"evaluate {name}")
     translations, cost = held.judged(translations, examples, translator.vocabulary, decode)
-    predicts = _predicts(translator, decode)
-    result |= cost | score(
-        translations, examples, chosen.checker, tokenize, predicts_length=predicts, with_ter=with_ter
-    )
+    options = {"predicts_length": _predicts(translator, decode), "with_ter": with_ter}
+    result |= cost | score(translations, examples, chosen.checker, tokenize, **options)
     ours = _Output([translation.text for translation in translations], examples, translator.vocabulary, tokenize)
     result |= learned.scores([example.source_text for example in examples], ours)
     result |= ours.bleu_intl() | ours.stutter() | {"by_source_length": ours.by_source_length(length_buckets)}
@@ -363,12 +363,19 @@ def _predicts(translator: Translator, decode: DecodeConfig) -> bool:
     return isinstance(decode, Refinement) and translator.model.length_predictor != "oracle"
 
 
+def _keeps(directory: Path, name: str, **read: str | None) -> None:
+    """Refuses files to read, by option, that the result `name` would replace."""
+    written = {(directory / f"{name}.{ending}").resolve() for ending in ("txt", "json", "md", "html")}
+    for option, path in read.items():
+        if path is not None and as_path(path).resolve() in written:
+            told = f"evaluate.{option}: {path} would be replaced by this result"
+            raise PadirError(f"{told}; choose another name or output_dir")
+
+
 def _read_baseline(path: str, expected: int, references: str) -> list[str]:
-    try:
-        # Only "\n" ends a hypothesis; str.splitlines would also split at Unicode line separators.
-        lines = as_path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PadirError(f"{path}: cannot read the baseline's hypotheses: {error}") from error
+    if not as_path(path).is_file():
+        raise PadirError(f"{path}: cannot read the baseline's hypotheses: no such file")
+    lines = [text for _, text in read_lines(as_path(path))]
     if len(lines) != expected:
         raise PadirError(
             f"{path}: has {len(lines)} hypotheses, but {references} has {expected} references; "

@@ -30,7 +30,7 @@ PAUSE_SECONDS = 0.05
 MAX_LINE_BYTES = 1 << 20
 
 # The suffix of an output file until it is complete.
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
 
 _READ_BYTES = 1 << 16
 # A group of lines ends early when it has this many bytes.
@@ -120,7 +120,7 @@ def count_lines(inputs: Sequence[str]) -> int | None:
 
 def is_compressed(name: str) -> bool:
     """Whether a file of this name is compressed with gzip; it may end in '.partial'."""
-    return name.removesuffix(_PARTIAL).endswith(".gz")
+    return name.removesuffix(PARTIAL).endswith(".gz")
 
 
 def _open(name: str, end: int | None = None) -> IO[bytes]:
@@ -237,7 +237,7 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout
         return
-    replacement = Replacement(path, _PARTIAL)
+    replacement = Replacement(path, PARTIAL)
     partial = replacement.local
     try:
         with _text_file(partial, compressed=is_compressed(path)) as stream:
@@ -246,7 +246,7 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
         replacement.commit(sync=True)
         if is_bucket(path):
             # Of an attempt that failed; a local one was replaced.
-            as_path(f"{path}{_PARTIAL}").unlink(missing_ok=True)
+            as_path(f"{path}{PARTIAL}").unlink(missing_ok=True)
     except BaseException:
         if partial.exists() and partial.stat().st_size:
             print(f"{path}: not finished; the lines written so far are kept in {_keep(replacement)}", file=sys.stderr)
@@ -260,11 +260,11 @@ def _keep(replacement: Replacement) -> str:
     if not is_bucket(replacement.path):
         return str(replacement.local)
     try:
-        replacement.send(_PARTIAL)
+        replacement.send(PARTIAL)
     except (OSError, PadirError):
         return str(replacement.local)
     replacement.discard()
-    return f"{replacement.path}{_PARTIAL}"
+    return f"{replacement.path}{PARTIAL}"
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from padir.errors import PadirError
-from padir.files.lines import Rejects, count_lines, lines_of_all, resolved_inputs, writing
+from padir.files.lines import PARTIAL, Rejects, count_lines, lines_of_all, resolved_inputs, writing
 from padir.files.paths import as_path, is_bucket
 from padir.inference.lines import FORMATS, Counts, LineTranslator
 from padir.inference.shards import Hosts, translate_shards
@@ -96,6 +96,7 @@ def translate_files(
         hosts = None
         if compress or host_index is not None or num_hosts is not None:
             raise PadirError("translate: compress, host_index and num_hosts need shards; give the number of shards")
+        _check_output(inputs, output)
         rejects = _rejects_file(rejects, inputs, output)
     else:
         hosts = Hosts.given(host_index, num_hosts)
@@ -121,6 +122,13 @@ def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str 
         raise PadirError("translate.shards: needs files as --inputs and a folder as --output, not '-'")
     if rejects is not None:
         raise PadirError(f"translate.rejects: leave it out; with shards, rejects go to {output}/rejects.jsonl")
+
+
+def _check_output(inputs: Sequence[str], output: str) -> None:
+    """Refuses an output that would replace an input: when it is complete, or even before the input is read."""
+    for written in [] if output == "-" else (output, f"{output}{PARTIAL}"):
+        if any(name != "-" and as_path(name).resolve() == as_path(written).resolve() for name in inputs):
+            raise PadirError(f"translate.output: {written} is an input, which would be lost; give another --output")
 
 
 def _rejects_file(rejects: str | None, inputs: Sequence[str], output: str) -> str:

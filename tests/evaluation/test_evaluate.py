@@ -343,13 +343,27 @@ def test_a_baseline_of_another_split(tiny, tmp_path):
     assert not (tmp_path / "x.json").exists()
 
 
-def test_a_baseline_whose_lines_hold_unicode_line_separators(tiny, tmp_path, results):
-    """Only a newline ends a line of hypotheses: our own writer lets U+2028 through."""
+def test_what_would_be_replaced_is_not_read(tiny, tmp_path):
+    (tmp_path / "x.txt").write_text("eins\n" * 40)
+    arguments = {"run_dir": str(tiny.padir), "output_dir": str(tmp_path), "name": "x"}
+    message = r"evaluate\.{}: .*x\.txt would be replaced by this result; choose another name or output_dir"
+    with pytest.raises(PadirError, match=message.format("baseline")):
+        evaluate(baseline=f"{tmp_path}/./x.txt", data_dir=str(tiny.data), **arguments)
+    (tmp_path / "references").write_text("one\n" * 40)
+    with pytest.raises(PadirError, match=message.format("sources")):
+        evaluate(sources=str(tmp_path / "x.txt"), references=str(tmp_path / "references"), **arguments)
+    assert (tmp_path / "x.txt").read_text() == "eins\n" * 40
+
+
+@pytest.mark.parametrize("begin", ["", "\ufeff"])
+def test_a_baseline_whose_lines_hold_unicode_line_separators(tiny, tmp_path, results, begin):
+    """Only a newline ends a line of hypotheses: our own writer lets U+2028 through. A byte order mark is no text."""
     lines, _ = read(results, "ar")
     lines[3] = "ein\u2028Satz"
-    (tmp_path / "other.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "other.txt").write_text(begin + "".join(f"{line}\n" for line in lines), encoding="utf-8")
     arguments = {"run_dir": str(tiny.ar), "data_dir": str(tiny.data), "output_dir": str(tmp_path), "name": "x"}
-    assert evaluate(baseline=str(tmp_path / "other.txt"), **arguments)["n"] == 40
+    found = evaluate(baseline=str(tmp_path / "other.txt"), **arguments)
+    assert found["n"] == 40 and "\ufeff" not in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
 def test_the_seed_is_that_of_the_translator(tiny, tmp_path, monkeypatch):

@@ -394,6 +394,16 @@ def test_rejects_do_not_replace_an_input(stand_in, tmp_path, monkeypatch, reject
     assert inputs.exists() and not (tmp_path / "out.txt").exists()
 
 
+@pytest.mark.parametrize("name", ["out.txt", "out.txt.partial"])
+def test_the_output_does_not_replace_an_input(stand_in, tmp_path, monkeypatch, name):
+    """Neither at the end, nor while it is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("no 1\n")
+    with pytest.raises(PadirError, match=rf"translate\.output: {name} is an input, which would be lost; give another"):
+        translate_files(run_dir="any", inputs=[f"./{name}"], output="out.txt")
+    assert (tmp_path / name).read_text() == "no 1\n"
+
+
 def test_rejects_do_not_replace_the_output(stand_in, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.txt").write_text("no 1\n\n")
