@@ -1,4 +1,4 @@
-"""What configurations ask of their numbers."""
+"""What configurations ask of their numbers, and models of their texts."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ def finite(name: str, value: object) -> None:
     """
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise PadirError(f"{name}: {value!r} is not a finite number")
+
+
+def characters(text: str) -> None:
+    """Refuses a text with half of a surrogate pair, which JSON and Python can spell and no file in UTF-8 can hold.
+
+    Raises:
+      PadirError: it has one.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PadirError("holds half of a surrogate pair, which is no character") from None
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from padir import checks
 from padir.errors import PadirError
 from padir.files.reading import open_for_reading
 
@@ -150,12 +151,16 @@ class TextPairs(Pairs):
         for number, line in read_lines(path):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise PadirError(f"{path}:{number}: not JSON: {error}") from error
             texts = []
             for field in self.fields:
                 if not isinstance(row, dict) or not isinstance(row.get(field), str):
                     raise PadirError(f"{path}:{number}: no text field {field!r} in this JSON row")
+                try:
+                    checks.characters(row[field])
+                except PadirError as error:
+                    raise PadirError(f"{path}:{number}: field {field!r} {error}") from None
                 texts.append(row[field])
             yield number, texts[0], texts[1]
 

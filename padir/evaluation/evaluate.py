@@ -329,6 +329,8 @@ class _LearnedMetrics:
         """Raises PadirError, before anything is decoded, if a requested metric is not available."""
         self._bleurt, self._comet, self._comet_python = bleurt, comet, comet_python
         self._checkpoint = check_bleurt(bleurt) if bleurt is not None else None
+        if comet is None and comet_python is not None:
+            raise PadirError("evaluate.comet_python: is for COMET; give --comet, too, or leave it out")
         if comet is not None:
             check_comet(comet_python)
 

@@ -104,6 +104,9 @@ def _of_files(sources: str, references: str, vocabulary: Vocabulary, longest: in
         raise PadirError(f"{sources}: is empty; there is nothing to evaluate")
     texts = tuple(zip(*pairs, strict=True))
     encoded = [[np.array([*ids, EOS_ID], np.int32) for ids in vocabulary.encode_batch(list(side))] for side in texts]
+    for number, (text, ids) in enumerate(zip(texts[0], encoded[0], strict=True), 1):
+        if len(ids) == 1:
+            raise PadirError(f"{sources}:{number}: {text!r} has no character that the model knows; remove the pair")
     examples, cut = _fitting([Example(*example) for example in zip(*encoded, *texts, strict=True)], sources, longest)
     names = ", ".join(path.name for path in paths)
     task = {"name": names, "module": "", "source_language": "", "target_language": ""}

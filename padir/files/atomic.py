@@ -10,11 +10,14 @@ import contextlib
 import io
 import os
 import shutil
+import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from padir.errors import PadirError, kind_of
+from padir.files.locks import written_alone
 from padir.files.paths import as_path, is_bucket
 
 
@@ -101,6 +104,14 @@ def replacing(path: str | os.PathLike, suffix: str = ".tmp", *, sync: bool = Fal
         raise
 
 
+def share_as_usual(path: Path) -> None:
+    """Gives a local file the permissions of one that `open` creates; some libraries write for the owner alone."""
+    usual = path.with_name(f"{path.name}.mode")
+    usual.touch()
+    path.chmod(stat.S_IMODE(usual.stat().st_mode))
+    usual.unlink()
+
+
 def write_text(path: str | os.PathLike, text: str) -> None:
     """Writes a text file in UTF-8; if that fails, the file keeps its former content.
 
@@ -119,9 +130,14 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     if is_bucket(path):
         as_path(path).write_bytes(content)
         return
-    temporary = Path(f"{path}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    # A name of its own, because several processes may write the same file.
+    temporary = Path(f"{path}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -223,10 +239,12 @@ class KeptLines:
     """
 
     def __init__(self, path: Path):
-        """`path` is the file; raises OSError if it cannot be created."""
+        """`path` is the file; raises OSError if it cannot be created, PadirError if another process is writing it."""
         self._replacement = Replacement(path) if is_bucket(path) else None
+        self._stack = contextlib.ExitStack()
         local = path if self._replacement is None else self._replacement.local
-        self._stream = io.TextIOWrapper(local.open("wb"), encoding="utf-8")
+        file = self._stack.enter_context(written_alone(local))
+        self._stream = self._stack.enter_context(io.TextIOWrapper(file, encoding="utf-8"))
 
     def write(self, line: str) -> None:
         """Writes a line, and hands it to the operating system."""
@@ -236,6 +254,6 @@ class KeptLines:
     def close(self) -> None:
         """Completes the file."""
         os.fsync(self._stream.fileno())
-        self._stream.close()
+        self._stack.close()
         if self._replacement is not None:
             self._replacement.commit()

@@ -15,10 +15,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from padir.errors import PadirError, kind_of
 from padir.files.atomic import KeptLines, Replacement
+from padir.files.locks import written_alone
 from padir.files.paths import as_path, is_bucket
 from padir.files.reading import open_for_reading
 
@@ -42,7 +43,7 @@ class Line:
     """One line of an input.
 
     Attributes:
-      file: the name of the file as given; '-' is standard input.
+      file: the name of the file as given, with bytes that are not UTF-8 escaped; '-' is standard input.
       number: the line number, counted from 1 in each file.
       raw: the bytes of the line without line end and byte order mark. A longer line is cut to `MAX_LINE_BYTES` + 1.
     """
@@ -164,6 +165,7 @@ def lines_of(name: str, begin: int = 0, end: int | None = None, first: int = 1) 
       PadirError: the file cannot be read; the message gives the last line that was read.
     """
     number = first - 1
+    shown = os.fsencode(name).decode("utf-8", errors="backslashreplace")
     try:
         with _open(name, end) as stream:
             position = begin
@@ -177,7 +179,7 @@ def lines_of(name: str, begin: int = 0, end: int | None = None, first: int = 1) 
                     break
                 position += size
                 number += 1
-                yield _line(name, number, line)
+                yield _line(shown, number, line)
     except (OSError, EOFError, zlib.error) as error:
         raise PadirError(f"{name}: cannot be read after line {number}: {error}") from error
 
@@ -230,29 +232,41 @@ def writing(path: str, *, whole: Callable[[Path], None] = lambda partial: None) 
       whole: called with the complete partial file just before it is renamed; it may raise to prevent that.
 
     Raises:
-      PadirError: the file cannot be created.
+      PadirError: the file cannot be created, is a folder, or another process is writing it.
     """
     if path == "-":
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout
         return
+    check_no_folder(path)
     replacement = Replacement(path, PARTIAL)
     partial = replacement.local
-    try:
-        with _text_file(partial, compressed=is_compressed(path)) as stream:
-            yield stream
-        whole(partial)
-        replacement.commit(sync=True)
-        if is_bucket(path):
-            # Of an attempt that failed; a local one was replaced.
-            as_path(f"{path}{PARTIAL}").unlink(missing_ok=True)
-    except BaseException:
-        if partial.exists() and partial.stat().st_size:
-            print(f"{path}: not finished; the lines written so far are kept in {_keep(replacement)}", file=sys.stderr)
-        else:
-            replacement.discard()
-        raise
+    with contextlib.ExitStack() as stack:
+        with _creating(partial):
+            # To the end, because another process that began between the last line and the renaming would empty it.
+            file = stack.enter_context(written_alone(partial))
+        try:
+            with _text_stream(file, compressed=is_compressed(path)) as stream:
+                yield stream
+            whole(partial)
+            replacement.commit(sync=True)
+            if is_bucket(path):
+                # Of an attempt that failed; a local one was replaced.
+                as_path(f"{path}{PARTIAL}").unlink(missing_ok=True)
+        except BaseException:
+            if partial.exists() and partial.stat().st_size:
+                kept = _keep(replacement)
+                print(f"{path}: not finished; the lines written so far are kept in {kept}", file=sys.stderr)
+            else:
+                replacement.discard()
+            raise
+
+
+def check_no_folder(path: str) -> None:
+    """Raises PadirError if a file that is to be written is a folder."""
+    if path != "-" and not is_bucket(path) and as_path(path).is_dir():
+        raise PadirError(f"{path}: this is a folder; give the name of a file to write")
 
 
 def _keep(replacement: Replacement) -> str:
@@ -268,10 +282,9 @@ def _keep(replacement: Replacement) -> str:
 
 
 @contextlib.contextmanager
-def _text_file(path: Path, *, compressed: bool) -> Iterator[IO[str]]:
+def _text_stream(file: BinaryIO, *, compressed: bool) -> Iterator[IO[str]]:
     with contextlib.ExitStack() as stack:
-        with _creating(path):
-            file = stack.enter_context(path.open("wb"))
+        stack.enter_context(file)
         if compressed:
             # The header holds neither name nor time, so that the same lines give the same bytes.
             file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
@@ -294,6 +307,8 @@ def _creating(path: Path) -> Iterator[None]:
 class Rejects:
     """Writes rejected lines to a file, as JSON with the reason. The file is created with the first of them.
 
+    No other process can write the file from then on until it is closed.
+
     Attributes:
       count: the number of rejected lines.
     """
@@ -311,14 +326,18 @@ class Rejects:
         """Writes one rejected line with the reason.
 
         Raises:
-          PadirError: the file cannot be created.
+          PadirError: the file cannot be created or written, or another process is writing it.
         """
         if self._stream is None:
             with _creating(self._path):
                 self._stream = KeptLines(self._path)
         text = line.raw.decode("utf-8", errors="backslashreplace")
         record = {"file": line.file, "line": line.number, "reason": reason, "text": text}
-        self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+        try:
+            self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+        except OSError as error:
+            kind = kind_of(error) or PadirError
+            raise kind(f"{self._path}: cannot be written after {self.count} lines ({error.strerror})") from error
         self.count += 1
 
     def __exit__(self, *exception: object) -> None:

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from padir.errors import PadirError, StorageError
 from padir.files.paths import is_bucket
@@ -73,6 +74,47 @@ def alone_in(folder: str | os.PathLike, doing: str) -> Iterator[None]:
             pass  # No locks here, e.g. on NFS, whose locks need a file opened for writing.
         yield
     finally:
+        os.close(opened)
+
+
+@contextlib.contextmanager
+def written_alone(path: Path) -> Iterator[BinaryIO]:
+    """Opens a local file, emptied, which no other process writes until the block ends, even if it is closed before.
+
+    The block may rename the file. In a file system without such locks, nobody is kept out.
+
+    Raises:
+      PadirError: another process is writing the file, which is left as it is.
+      OSError: the file cannot be opened.
+    """
+    opened = _open_locked(path)
+    try:
+        # The lock is that of all descriptors together: this one keeps it when the file is closed.
+        with os.fdopen(os.dup(opened), "wb") as file:
+            yield file
+    finally:
+        os.close(opened)
+
+
+def _open_locked(path: Path) -> int:
+    """Opens a file, which is emptied, and locks it."""
+    while True:
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                remedy = "wait until it has ended, or stop it"
+                raise PadirError(f"{path}: another process is writing this file; {remedy}") from None
+            except OSError:
+                pass  # No locks here.
+            # Whoever held the lock may have renamed the file just before: then it is finished, and not ours to empty.
+            if path.exists() and os.path.samestat(os.fstat(opened), path.stat()):
+                os.truncate(opened, 0)
+                return opened
+        except BaseException:
+            os.close(opened)
+            raise
         os.close(opened)
 
 

@@ -216,6 +216,9 @@ class _Job:
         self.complete = (self.directory / MANIFEST_NAME).exists()
         if self.complete:
             self.check_complete(filters)
+            made = PreparedSet.open(self.directory)
+            for split in made.manifest.splits:
+                made.split(split)  # Raises if a file is missing or damaged.
             # Left behind by a job that was killed at its very end.
             remove_folder(self.directory / TRANSLATIONS_FOLDER, ignore_errors=True)
             print(f"{self.directory}: already distilled", file=sys.stderr)

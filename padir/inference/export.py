@@ -35,6 +35,7 @@ from padir.types import Array
 
 FORMATS = ("safetensors", "stablehlo")
 PLATFORMS = ("cpu", "cuda", "tpu")
+BATCH_SIZES = (1, 16)
 # How long JAX promises to read what jax.export has written (its documentation: "6 months").
 _READABLE_DAYS = 180
 # What the command has saved before the folder is written.
@@ -54,7 +55,7 @@ def export(
     verifier: str | None = None,
     compute_type: str | None = None,
     platforms: Sequence[str] = PLATFORMS,
-    batch_sizes: Sequence[int] = (1, 16),
+    batch_sizes: Sequence[int] = BATCH_SIZES,
     source_buckets: Sequence[int] = SOURCE_BUCKETS,
     seed: int = 0,
 ) -> None:
@@ -84,6 +85,16 @@ def export(
     if format not in FORMATS:
         raise PadirError(f"export.format: unknown {format!r}; choose {' or '.join(FORMATS)}")
     if format == "safetensors":
+        _check_unused(
+            decode=(decode, None),
+            rescore_with=(rescore_with, None),
+            verify_with=(verify_with, None),
+            verifier=(verifier, None),
+            compute_type=(compute_type, None),
+            platforms=(tuple(platforms), PLATFORMS),
+            batch_sizes=(tuple(batch_sizes), BATCH_SIZES),
+            source_buckets=(tuple(source_buckets), SOURCE_BUCKETS),
+        )
         export_checkpoint(run_dir=run_dir, output_dir=output_dir, step=step, dtype=dtype)
         return
     if dtype != "float32":
@@ -108,7 +119,7 @@ def export_programs(
     decode: DecodeConfig,
     *,
     platforms: Sequence[str] = PLATFORMS,
-    batch_sizes: Sequence[int] = (1, 16),
+    batch_sizes: Sequence[int] = BATCH_SIZES,
     source_buckets: Sequence[int] = SOURCE_BUCKETS,
 ) -> None:
     """Writes the decode of a translator as StableHLO (`jax.export`), with what is needed to run it:
@@ -198,6 +209,13 @@ def _put(made: Path, folder: Path) -> None:
         for kept in folder.iterdir():
             copy_file(kept, made / kept.name)
     rename_folder(made, folder)
+
+
+def _check_unused(**options: tuple[Any, Any]) -> None:
+    """Refuses options of programs, (given, default), that are given with 'safetensors'."""
+    for name, (given, default) in options.items():
+        if given != default:
+            raise PadirError(f"export.{name}: is for programs; leave it out, or give --format=stablehlo")
 
 
 def _check_platforms(platforms: Sequence[str], compute_type: str | None = None) -> None:

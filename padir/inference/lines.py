@@ -130,8 +130,6 @@ class LineTranslator:
         found = record.get(self.input_field) if isinstance(record, dict) else None
         if not isinstance(found, str):
             raise PadirError(f"no text field {self.input_field!r} in this JSON line")
-        if any("\ud800" <= character <= "\udfff" for character in found):
-            raise PadirError(f"field {self.input_field!r} has an unpaired surrogate, which is not a character")
         return found
 
     def _written(self, translation: Translation, line: Line) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from padir.errors import PadirError
-from padir.files.lines import PARTIAL, Rejects, count_lines, lines_of_all, resolved_inputs, writing
+from padir.files.lines import PARTIAL, Rejects, check_no_folder, count_lines, lines_of_all, resolved_inputs, writing
 from padir.files.paths import as_path, is_bucket
 from padir.inference.lines import FORMATS, Counts, LineTranslator
 from padir.inference.shards import Hosts, translate_shards
@@ -21,7 +21,7 @@ def translate_files(
     run_dir: str,
     inputs: Sequence[str] = ("-",),
     input_format: str = "lines",
-    input_field: str = "text",
+    input_field: str | None = None,
     output: str = "-",
     output_format: str = "lines",
     rejects: str | None = None,
@@ -56,7 +56,7 @@ def translate_files(
       run_dir: the run directory of the model, or another model that `padir.load` opens.
       inputs: text files, plain or .gz; '-' is standard input.
       input_format: 'lines' (one text per line) or 'jsonl' (one JSON object per line).
-      input_field: the field of a JSON object that holds the text.
+      input_field: the field of a JSON object that holds the text; 'text' by default. Only for 'jsonl'.
       output: the file to write; '-' is standard output. Until the file is complete its name is `<output>.partial`,
         and if the job fails it keeps that name. A file whose name ends in .gz is compressed.
       output_format: 'lines' (only the text) or 'jsonl' (file, line, text, score, steps_run, predicted_length, all
@@ -83,13 +83,15 @@ def translate_files(
       The numbers of lines read, translated and rejected; with shards those of all hosts, if all have finished.
 
     Raises:
-      PadirError: a file is missing, a format is unknown, the batch size is below 1, or options contradict each other;
-        or at the end: there were lines, and all were rejected. With shards also: the folder holds another job, or
-        counts do not add up.
+      PadirError: a file is missing or cannot be written, a format is unknown, the batch size is below 1, or options
+        contradict each other; or at the end: there were lines, and all were rejected. With shards also: the folder
+        holds another job, or counts do not add up.
     """
     for name, value in (("output_format", output_format), ("input_format", input_format)):
         if value not in FORMATS:
             raise PadirError(f"translate.{name}: unknown {value!r}; choose {' or '.join(FORMATS)}")
+    if input_field is not None and input_format != "jsonl":
+        raise PadirError("translate.input_field: only JSON has fields; give --input_format=jsonl, or leave it out")
     check_batch_size(batch_size)
     inputs = resolved_inputs(inputs)
     if shards is None:
@@ -104,7 +106,7 @@ def translate_files(
     helpers = {"rescore_with": rescore_with, "verify_with": verify_with, "verifier": verifier, "constraint": constraint}
     translator = load(run_dir, seed=seed, compute_type=compute_type, **helpers)
     checked = translator.checked(decode, has_lengths=False)
-    lines = LineTranslator(translator, checked, batch_size, input_format, input_field, output_format)
+    lines = LineTranslator(translator, checked, batch_size, input_format, input_field or "text", output_format)
     if hosts is None:
         counts = _translate_stream(lines, inputs, output, rejects)
     else:
@@ -125,7 +127,8 @@ def _check_shards(shards: int, inputs: Sequence[str], output: str, rejects: str 
 
 
 def _check_output(inputs: Sequence[str], output: str) -> None:
-    """Refuses an output that would replace an input: when it is complete, or even before the input is read."""
+    """Refuses a folder, and an output that would replace an input: when complete, or even before the input is read."""
+    check_no_folder(output)
     for written in [] if output == "-" else (output, f"{output}{PARTIAL}"):
         if any(name != "-" and as_path(name).resolve() == as_path(written).resolve() for name in inputs):
             raise PadirError(f"translate.output: {written} is an input, which would be lost; give another --output")
@@ -134,11 +137,14 @@ def _check_output(inputs: Sequence[str], output: str) -> None:
 def _rejects_file(rejects: str | None, inputs: Sequence[str], output: str) -> str:
     if rejects is None:
         rejects = "rejects.jsonl" if output == "-" else f"{output}.rejects.jsonl"
+    check_no_folder(rejects)
     place = as_path(rejects).resolve()
     if any(name != "-" and as_path(name).resolve() == place for name in inputs):
         raise PadirError(f"translate.rejects: {rejects} is an input, which would be lost; give --rejects=FILE")
     if output != "-" and as_path(output).resolve() == place:
         raise PadirError(f"translate.rejects: {rejects} is the output, too; give --rejects=FILE, another file")
+    if not is_bucket(rejects) and not as_path(rejects).parent.is_dir():
+        raise PadirError(f"translate.rejects: {as_path(rejects).parent} is no folder; create it, or give another file")
     return rejects
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from padir import checks
 from padir.data.constraints import Constraint
 from padir.data.vocabulary import Vocabulary
 from padir.decoding import generation
@@ -82,8 +83,9 @@ class Translator(Decoder):
         """Returns the token ids of a source text, ending in EOS.
 
         Raises:
-          PadirError: the text is empty, or longer than the model allows.
+          PadirError: the text is empty, longer than the model allows, or holds what is no character.
         """
+        checks.characters(text)
         ids = [*(self.vocabulary.encode(text) if text.strip() else []), EOS_ID]
         if len(ids) == 1:  # See `is_blank`, which would encode the text once more.
             raise PadirError("empty text: there is nothing to translate")

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from padir.errors import PadirError, StorageError
-from padir.files.atomic import copy_file, replacing, write_text
+from padir.files.atomic import copy_file, replacing, share_as_usual, write_text
 from padir.files.paths import as_path
 from padir.files.reading import local_file, open_for_reading
 from padir.interop import t5x
@@ -166,6 +166,7 @@ def save(
     with replacing(folder / WEIGHTS_FILE) as local:
         save_file(tensors, local, metadata={"format": "pt", _OUR_KEY: "padir export"})
         _sort_metadata(local)
+        share_as_usual(local)
     text = json.dumps({**config, _OUR_KEY: model_to_dict(model)}, indent=2) + "\n"
     write_text(folder / CONFIG_FILE, text)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -121,7 +122,9 @@ class Checkpointer:
         """The step of the newest checkpoint, or None if there is none."""
         return self._manager.latest_step()
 
-    def restore_newest(self, like: TrainState) -> TrainState | None:
+    def restore_newest(
+        self, like: TrainState, others: Callable[[], Sequence[TrainState]] = lambda: ()
+    ) -> TrainState | None:
         """Restores the newest undamaged state; returns None if nothing was saved.
 
         Newer, damaged checkpoints are reported and renamed to `damaged_<step>`, so that the run can save these steps
@@ -129,26 +132,42 @@ class Checkpointer:
 
         Args:
           like: a state with the same shapes and shardings. Its values are not read.
+          others: states that a checkpoint may be like instead, with another structure of the optimizer's state. It is
+            called if a checkpoint is not like the first.
 
         Raises:
           PadirError: every checkpoint is damaged, or the newest belongs to another model or optimizer.
           StorageError: the files cannot be read, or the processes do not see the same checkpoints.
         """
         if jax.process_count() == 1:
-            return self._newest_whole(lambda step: self.restore(like, step))
+            return self._newest_whole(lambda step: self.restore(self._fitting(step, like, others), step))
         newest = _NO_STEP
 
         # If all checked together, a process that found damage would stop while the others wait for it.
         @first_process
         def check_checkpoints() -> None:
             nonlocal newest
-            found = self._newest_whole(lambda step: _read_here(self._folder / str(step), step, like))
+            found = self._newest_whole(
+                lambda step: _read_here(self._folder / str(step), step, self._fitting(step, like, others))
+            )
             newest = _NO_STEP if found is None else found
 
         check_checkpoints()
         newest = first_decides(newest)
         self._see(newest)
-        return None if newest == _NO_STEP else self._restore_state(like, newest)
+        return None if newest == _NO_STEP else self._restore_state(self._fitting(newest, like, others), newest)
+
+    def _fitting(self, step: int, like: TrainState, others: Callable[[], Sequence[TrainState]]) -> TrainState:
+        """Returns the one of these states whose optimizer has the arrays of a checkpoint's; the first if none has."""
+        folder, saved = self._folder / str(step), None
+        # Damage is told by whoever restores it.
+        with contextlib.suppress(DamagedCheckpointError), naming_damage(folder):
+            saved = _shapes(_alone().metadata(folder / "progress")).keys()
+
+        def fits(state: TrainState) -> bool:
+            return _shapes(_items(state, ema=False)["progress"]).keys() == saved
+
+        return like if saved is None or fits(like) else next(filter(fits, others()), like)
 
     def _see(self, newest: int) -> None:
         """Waits until this process sees the step `newest`: a network file system may show new folders late."""
@@ -326,6 +345,13 @@ def _items(state: TrainState, ema: bool) -> dict[str, PyTree]:
     return items if state.ema is None or not ema else {**items, "ema": state.ema}
 
 
+def _alone() -> ocp.StandardCheckpointHandler:
+    """A handler that waits for no other process."""
+    own = jax.process_index()
+    options = {"primary_host": own, "active_processes": {own}, "barrier_sync_key_prefix": "read_here"}
+    return ocp.StandardCheckpointHandler(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
+
+
 def _read_here(folder: Path, step: int, like: TrainState) -> int:
     """Checks in this process alone that a checkpoint is undamaged; returns its step.
 
@@ -334,14 +360,11 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
     Raises:
       PadirError: as `Checkpointer.restore`.
     """
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read_here"
-    )
     items = _items(like, has_ema(folder))
     checked = check_parts(folder, items)
     with naming_damage(folder):
         for name, tree in items.items():
-            handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+            handler = _alone()
             _check_shapes(folder, handler.metadata(folder / name), tree, _ITEMS[name])
             if not checked:
                 arrays = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), tree)
@@ -349,14 +372,16 @@ def _read_here(folder: Path, step: int, like: TrainState) -> int:
     return step
 
 
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays of a tree, or of what is saved of one, by their names."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+
+
 def _check_shapes(folder: Path, saved: PyTree, expected: PyTree, what: str) -> None:
     """Raises PadirError, which names the arrays that differ, if a checkpoint is of another model or optimizer."""
 
-    def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
-
-    there, here = shapes(saved), shapes(expected)
+    there, here = _shapes(saved), _shapes(expected)
     differences = [
         f"{name} is {there[name]} there, {here[name]} here"
         for name in sorted(there.keys() & here.keys())

@@ -63,15 +63,7 @@ def open_model(
     Raises:
       PadirError: `path` holds no model, or the model is damaged or was trained with another vocabulary.
     """
-    folder = pretrained.find(path) or as_path(path)
-    is_foreign = (folder / huggingface.CONFIG_FILE).exists() or find_checkpoint(folder) is not None
-    if not is_foreign and not (folder / MODEL_FILE).exists():
-        raise PadirError(
-            f"{path}: no trained model found here; give a run directory of `padir train`, a folder of Hugging Face "
-            "(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>)"
-            f"{_inside(folder) or pretrained.hint()}"
-        )
-    path = folder
+    path = folder = find_model(path)
     if (folder / MODEL_FILE).exists():
         model, own = load_model(path)
         _check_same(vocabulary, own, path)
@@ -99,6 +91,23 @@ def open_model(
             f"{model.ids.num_pieces}; use the vocabulary of that model"
         )
     return OpenedModel(model, jax.device_put(params, sharding.replicated(mesh)), vocabulary, done)
+
+
+def find_model(path: str | os.PathLike) -> Path:
+    """Returns the folder of a trained model, given that or the name of a pretrained one; reads no parameters.
+
+    Raises:
+      PadirError: there is no model.
+    """
+    folder = pretrained.find(path) or as_path(path)
+    is_foreign = (folder / huggingface.CONFIG_FILE).exists() or find_checkpoint(folder) is not None
+    if not is_foreign and not (folder / MODEL_FILE).exists():
+        raise PadirError(
+            f"{path}: no trained model found here; give a run directory of `padir train`, a folder of Hugging Face "
+            "(config.json, model.safetensors) or a T5X checkpoint (checkpoint_<step>)"
+            f"{_inside(folder) or pretrained.hint()}"
+        )
+    return folder
 
 
 def _inside(folder: Path) -> str:

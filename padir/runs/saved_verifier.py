@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from padir.decoding.verifiers import THRESHOLD, Probe
 from padir.errors import PadirError, StorageError
-from padir.files.atomic import make_folder, replacing, write_text
+from padir.files.atomic import make_folder, write_bytes, write_text
 from padir.files.paths import as_path
 from padir.files.reading import local_file
 from padir.runs.describe import params_sha256
@@ -73,8 +73,8 @@ def save_verifier(
     make_folder(folder)
     # Written last, so that a folder with a record is complete; the old one would describe other weights.
     (folder / RECORD_FILE).unlink(missing_ok=True)
-    with replacing(folder / WEIGHTS_FILE) as local:
-        save_file({name: np.asarray(array) for name, array in arrays.items() if array is not None}, local)
+    given = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+    write_bytes(folder / WEIGHTS_FILE, save(given))
     ours = {"format_version": FORMAT_VERSION, "generator_params_sha256": _hash(generator)}
     written = {**ours, "layer": layer, "threshold": threshold, **record}
     text = json.dumps(written, indent=2)

@@ -122,6 +122,13 @@ class Layout:
                 "layer; choose preset 'tensor' or 'fsdp+tensor', or set Layout.model to 1"
             )
 
+        if self.model == 1 and "tensor" in self.preset:
+            plain = {"tensor": "data", "fsdp+tensor": "fsdp"}[self.preset]
+            raise PadirError(
+                f"Layout.preset: {self.preset!r} splits layers over Layout.model devices, which is 1; set it to 2 or "
+                f"more, or choose preset {plain!r}"
+            )
+
     @property
     def rules(self) -> AxisRules:
         """The map from logical axes to mesh axes of the preset."""

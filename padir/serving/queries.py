@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from padir import checks
+from padir.errors import PadirError
 from padir.serving.limits import Limits, RequestRefused
 
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
@@ -149,9 +151,10 @@ def check_texts(texts: tuple[str, ...], limits: Limits) -> None:
     for index, text in enumerate(texts, 1):
         if len(text) > limits.max_text_chars:
             raise RequestRefused(413, f"text {index}: {len(text)} characters are more than {limits.max_text_chars}")
-        # JSON can spell halves of a surrogate pair, which no UTF-8 can.
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise RequestRefused(400, f"text {index}: holds half of a surrogate pair, which is no character")
+        try:
+            checks.characters(text)
+        except PadirError as error:
+            raise RequestRefused(400, f"text {index}: {error}") from None
 
 
 def flag(fields: Mapping[str, Any], name: str) -> bool:

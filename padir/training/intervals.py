@@ -23,6 +23,9 @@ COMPILE, EVALUATE, SAVE = "compile", "evaluate", "save"
 
 # Training stops after this many skipped updates in a row.
 MOST_SKIPPED = 100
+# Metrics leave the devices after this many updates: an interval of any length needs little memory, and a number that is
+# not finite is noticed soon. To fetch those of every update would make the devices wait.
+FETCHED_AT_ONCE = 100
 
 
 class NonFiniteError(PadirError):
@@ -128,8 +131,10 @@ class MetricWindow:
 
     def start(self) -> None:
         """Begins an interval."""
-        self._metrics: list[Metrics] = []
-        self._flops = 0
+        self._on_device: list[Metrics] = []
+        self._sums: Counter[str] = Counter()
+        self._updates = self._used = self._skipped = self._tokens = self._flops = 0
+        self._skips = False
         self._begin = self._activity.clock()
         self._activity.seconds.clear()
 
@@ -140,13 +145,19 @@ class MetricWindow:
         never further ahead than that, so batches cannot pile up in memory.
 
         Args:
-          metrics: the metrics of the update; they stay on the device.
+          metrics: the metrics of the update, on the device.
           features: its batch, arrays [B, L].
+
+        Raises:
+          NonFiniteError: as `finish`, of an earlier update.
         """
-        if self._metrics:
+        if len(self._on_device) >= FETCHED_AT_ONCE:
+            self._fetch()
+        elif self._on_device:
             with self._activity.doing(COMPUTE):
-                jax.block_until_ready(self._metrics[-1])
-        self._metrics.append(metrics)
+                jax.block_until_ready(self._on_device[-1])
+        self._on_device.append(metrics)
+        self._updates += 1
         (rows, source), (_, target) = (features[name].shape for name in MODEL_FEATURES)
         self._flops += self._devices.training_flops(rows, source, target)
         self._activity.step += 1
@@ -169,24 +180,19 @@ class MetricWindow:
           NonFiniteError: a loss or gradient is not finite and its update was not skipped, or `MOST_SKIPPED` updates
             in a row were skipped, counting those of earlier intervals.
         """
-        activity = self._activity
-        with activity.doing(COMPUTE):
-            rows = jax.device_get(self._metrics)
+        self._fetch()
+        activity, updates = self._activity, self._updates
         seconds = activity.clock() - self._begin - activity.seconds[COMPILE]
-        first = activity.step - len(rows) + 1
-        used = self._used(rows, first)
-        names = [name for name in rows[0] if used and name != "tokens"]
-        result = {f"train/{name}": float(np.mean([row[name] for row in used])) for name in names}
-        if "skipped" in rows[0]:
-            result["train/skipped"] = float(sum(row["skipped"] for row in rows))
-        tokens = float(sum(int(row["tokens"]) for row in rows))
+        result = {f"train/{name}": total / self._used for name, total in self._sums.items()}
+        if self._skips:
+            result["train/skipped"] = float(self._skipped)
         waits = {"data": activity.seconds[DATA], "compute": activity.seconds[COMPUTE]}
         result |= {
-            "train/tokens_per_second": tokens / seconds,
-            "train/tokens_per_second_per_device": tokens / seconds / self._devices.count,
-            "train/step_seconds": seconds / len(rows),
-            **{f"train/{name}_seconds": spent / len(rows) for name, spent in waits.items()},
-            "train/host_seconds": (seconds - sum(waits.values())) / len(rows),
+            "train/tokens_per_second": self._tokens / seconds,
+            "train/tokens_per_second_per_device": self._tokens / seconds / self._devices.count,
+            "train/step_seconds": seconds / updates,
+            **{f"train/{name}_seconds": spent / updates for name, spent in waits.items()},
+            "train/host_seconds": (seconds - sum(waits.values())) / updates,
             "train/compile_seconds": activity.seconds[COMPILE],
             "train/host_memory_mb": allocated_bytes() / 1e6,
         }
@@ -194,14 +200,16 @@ class MetricWindow:
             result["train/mfu"] = self._flops / seconds / (self._devices.count * self._devices.peak_flops)
         return result
 
-    def _used(self, rows: list[dict], first: int) -> list[dict]:
-        """Returns the metrics of the updates that were not skipped; raises NonFiniteError as `finish` does.
-
-        `first` is the step of the first row.
-        """
-        used = []
-        for step, row in enumerate(rows, start=first):
+    def _fetch(self) -> None:
+        """Adds up the metrics that are on the device; raises NonFiniteError as `finish` does."""
+        with self._activity.doing(COMPUTE):
+            rows = jax.device_get(self._on_device)
+        self._on_device = []
+        for step, row in enumerate(rows, start=self._activity.step - len(rows) + 1):
+            self._tokens += int(row.pop("tokens"))
+            self._skips = "skipped" in row
             if row.get("skipped", 0.0):
+                self._skipped += 1
                 self._skipped_in_a_row += 1
                 if self._skipped_in_a_row == MOST_SKIPPED:
                     since = step - MOST_SKIPPED + 1
@@ -213,5 +221,5 @@ class MetricWindow:
             if not np.isfinite(row["loss"] + row["gradient_norm"]):
                 what = f"the training loss is {row['loss']}, the gradient norm {row['gradient_norm']}"
                 raise NonFiniteError(step, what)
-            used.append(row)
-        return used
+            self._used += 1
+            self._sums.update({name: float(value) for name, value in row.items()})

@@ -36,8 +36,8 @@ from padir.training.optimizers import OptimizerConfig
 from padir.training.step import model_features
 from padir.training.validation import Evaluator
 
-# The name of a setting in train.json: which examples an epoch leaves out.
-LEFT_OUT = "left_out"
+# Names of settings in train.json: which examples an epoch leaves out, and the model with whose parameters a run began.
+LEFT_OUT, STARTED_FROM = "left_out", "initialize_from"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Run:
       compute_type: what the factors of products with weights are rounded to; until the run begins, it may be 'auto'.
       drop_longest: whether an epoch leaves out the longest examples, as in a run that an earlier version began; see
         `data.batching.schedule`.
+      started_from: the model with whose parameters the run began; None if they were drawn, or it is not known.
     """
 
     run_dir: str
@@ -115,6 +116,7 @@ class Run:
     guards: Guards
     compute_type: str | None = None
     drop_longest: bool = False
+    started_from: str | None = None
 
     @property
     def order(self) -> dict[str, Any]:
@@ -146,6 +148,7 @@ class Run:
             "compute_type": self.compute_type,
             # Earlier versions recorded nothing.
             LEFT_OUT: None if self.drop_longest else "any",
+            STARTED_FROM: None if self.started_from is None else str(self.started_from),
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import jax
@@ -11,6 +12,9 @@ import optax
 
 from padir.errors import PadirError
 from padir.types import Array, PyTree
+
+# The parts of the state with clipping, of which Adafactor's is the last; and of that, those before momentum's.
+_WITH_CLIPPING, _BEFORE_MOMENTUM = 2, 4
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,39 @@ class OptimizerConfig:
             optax.identity(),
             optax.scale_by_learning_rate(self.schedule(num_steps), flip_sign=False),
             _relative_to_parameters(),
+            # `_BEFORE_MOMENTUM` counts what is above.
             *([] if self.momentum is None else [optax.ema(self.momentum, debias=False)]),
             optax.scale(-1),
         )
         if self.clip_global_norm is None:
             return adafactor
         return optax.chain(optax.clip_by_global_norm(self.clip_global_norm), adafactor)
+
+    def other_structures(self) -> list[OptimizerConfig]:
+        """Configurations whose optimizers have states of another structure; see `carried_over`."""
+        momenta = (self.momentum, None if self.momentum else 0.9)
+        norms = (self.clip_global_norm, None if self.clip_global_norm else 1.0)
+        pairs = [(momentum, norm) for momentum in momenta for norm in norms][1:]
+        return [dataclasses.replace(self, momentum=momentum, clip_global_norm=norm) for momentum, norm in pairs]
+
+    def carried_over(self, state: PyTree, fresh: PyTree) -> PyTree:
+        """Returns a state of this optimizer that goes on from one with or without momentum and clipping.
+
+        Second moments and the number of updates stay. So does the average of updates, if both have momentum; it begins
+        at 0 if only this one has.
+
+        Args:
+          state: a state of an optimizer of any such configuration.
+          fresh: a state of this optimizer before the first update.
+        """
+
+        def adafactor(state: PyTree) -> list[PyTree]:
+            return list(state[1] if len(state) == _WITH_CLIPPING else state)
+
+        own, theirs = adafactor(fresh), adafactor(state)
+        kept = _BEFORE_MOMENTUM + (len(own) == len(theirs))
+        own[:kept] = theirs[:kept]
+        return (fresh[0], tuple(own)) if len(fresh) == _WITH_CLIPPING else tuple(own)
 
 
 def _by_factored_rms(decay_rate: float) -> optax.GradientTransformation:

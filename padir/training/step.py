@@ -113,7 +113,7 @@ def make_train_step(
                 (_, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(trained)
                 gradients = split(gradients)
             else:
-                _check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
+                check_micro_batches(batch["decoder_target_tokens"].shape[0], accumulate, mesh)
                 gradients, metrics = _accumulated(model, trained, frozen, batch, key, accumulate, split, copied)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         metrics["gradient_norm"] = global_norm(gradients)
@@ -230,7 +230,7 @@ def _accumulated(
     return gradients, {name: shares.sum() for name, shares in metrics.items()}
 
 
-def _check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
+def check_micro_batches(rows: int, count: int, mesh: Mesh) -> None:
     """Raises PadirError unless `rows` divide into `count` micro-batches that divide evenly over the data axes."""
     ways = batch_ways(mesh)
     if rows % (count * ways):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ from padir.metrics.writers import MetricWriter
 from padir.models.kinds import Model
 from padir.nn.fastest_type import AUTO, resolved_for_training
 from padir.nn.weights import check_training_type
-from padir.runs.checkpoints import Checkpointer
+from padir.runs.checkpoints import Checkpointer, holds_run
+from padir.runs.convert import find_model
 from padir.runs.directory import (
     METRICS_FOLDER,
     check_settings,
@@ -32,19 +34,19 @@ from padir.runs.directory import (
     save_data,
     save_model,
 )
-from padir.runs.train_state import TrainState, create_train_state
+from padir.runs.train_state import TrainState, abstract_train_state, create_train_state
 from padir.runtime import host_memory, sharding
 from padir.runtime import remat as rematerialisation
-from padir.runtime.distributed import first_process, is_first, say
+from padir.runtime.distributed import first_decides, first_process, is_first, say
 from padir.runtime.platforms import tracing_for
 from padir.runtime.preemption import Preemption
 from padir.runtime.sharding import Layout
 from padir.training.describe import describe_training, num_pieces
 from padir.training.guards import Guards, Watchdog
 from padir.training.intervals import SAVE, START, Activity
-from padir.training.loop import LEFT_OUT, Cadence, Loop, Run, devices_of, lacks_evaluation
+from padir.training.loop import LEFT_OUT, STARTED_FROM, Cadence, Loop, Run, devices_of, lacks_evaluation
 from padir.training.optimizers import OptimizerConfig
-from padir.training.step import make_train_step
+from padir.training.step import check_micro_batches, make_train_step
 from padir.training.warm_start import start_from
 from padir.types import TokenIds
 
@@ -53,7 +55,7 @@ ModelFactory = Callable[[TokenIds], Model]
 # The settings that may change when a run resumes, and the consequence. Batches and corruption stay the same.
 MAY_CHANGE = {
     "num_steps": "the learning rate of later steps follows the new schedule",
-    "optimizer": "the learning rate of later steps follows the new schedule",
+    "optimizer": "later updates are made with the new settings of the optimizer",
     "accumulate": "dropout is drawn anew",
     "skip_non_finite": "non-finite updates are treated differently from now on",
     "compute_type": "products are rounded differently from now on",
@@ -106,10 +108,10 @@ def train(
       train_split: the split of the prepared set to train on.
       eval_split: the split of the prepared set to evaluate on.
       seed: the seed of parameters, batch order, corruption and dropout.
-      initialize_from: a trained model of the same width to start from: a run directory (its newest checkpoint is
-        used), e.g. that of the teacher, a T5X checkpoint, or a Hugging Face folder of T5. Parameters that only the new
-        model has (positional attention, length head) are initialized randomly. The data must have the vocabulary of
-        that model.
+      initialize_from: a trained model of the same width to start from, once: a run directory (its newest checkpoint
+        is used), e.g. that of the teacher, a T5X checkpoint, or a Hugging Face folder of T5. Parameters that only the
+        new model has (positional attention, length head) are initialized randomly. The data must have the vocabulary
+        of that model.
       task: the task to prepare into `data_dir`, in a separate process, if no set is there yet.
       settings: how to prepare it.
       layout: how the devices share the work. A run may be resumed with another layout.
@@ -141,12 +143,12 @@ def train(
     if describe:
         describe_training(model, data_dir, settings, optimizer.build(num_steps), layout, optimizer.ema_decay)
         return None
-    for name, value in (("num_steps", num_steps), ("batch_size", batch_size), ("accumulate", accumulate)):
-        whole(f"train.{name}", value)
-    sharding.check_batch_size(batch_size, sharding.make_mesh(layout=layout))
+    _check_sizes(sharding.make_mesh(layout=layout), num_steps=num_steps, batch_size=batch_size, accumulate=accumulate)
     if task is not None and not (as_path(data_dir) / MANIFEST_NAME).exists():
         # Errors in model or schedule must show before the data are prepared, which may take hours.
         optimizer.schedule(num_steps)
+        if initialize_from is not None and not holds_run(run_dir):
+            find_model(initialize_from)
         _buckets(buckets, model(TokenIds(num_pieces(data_dir, settings or PrepareSettings()))))
     data = _open_or_prepare(data_dir, task, settings, data_cache)
     built = model(TokenIds(data.vocabulary().num_pieces))
@@ -169,6 +171,14 @@ def train(
         compute_type,
     )
     return _train(run, cadence, initialize_from, peak_teraflops)
+
+
+def _check_sizes(mesh: Mesh, **sizes: int) -> None:
+    """Raises PadirError unless these are whole numbers, and batches divide evenly over devices and micro-batches."""
+    for name, value in sizes.items():
+        whole(f"train.{name}", value)
+    sharding.check_batch_size(sizes["batch_size"], mesh)
+    check_micro_batches(sizes["batch_size"], sizes["accumulate"], mesh)
 
 
 def _train(run: Run, cadence: Cadence, initialize_from: str | None, peak_teraflops: float | None) -> TrainState:
@@ -225,23 +235,36 @@ def _begin(
     run: Run, updates: optax.GradientTransformation, mesh: Mesh, checkpointer: Checkpointer, initialize_from: str | None
 ) -> tuple[Run, TrainState, int | None]:
     """Returns the run, with a compute type by name, the state to start from, and its step, None if the run is new."""
-    state = create_train_state(
-        run.model, updates, run.seed, mesh, run.layout.rules, ema=run.optimizer.ema_decay is not None
+    newest, given = checkpointer.latest_step(), run.compute_type
+    recorded = recorded_settings(run.run_dir) if first_decides(newest is not None) else None
+    run = dataclasses.replace(
+        run,
+        compute_type=_compute_type(run, mesh, recorded),
+        drop_longest=recorded is not None and recorded.get(LEFT_OUT) is None,
+        started_from=_started_from(initialize_from, recorded),
     )
-    restored = checkpointer.restore_newest(state)
-    start_step = None if restored is None else int(restored.step)
-    finished = restored is not None and start_step >= run.num_steps
-    given = run.compute_type
-    drop_longest = start_step is not None and recorded_settings(run.run_dir).get(LEFT_OUT) is None
-    run = dataclasses.replace(run, compute_type=_compute_type(run, mesh, start_step), drop_longest=drop_longest)
     if given == AUTO:
         say(f"train.compute_type: 'auto' is {run.compute_type or 'the type of activations'} in this run")
+    # Before anything is restored, for which other settings may be too different. Written when the step is known.
+    check_settings(run.run_dir, run.settings(), newest, may_change=MAY_CHANGE, read_only=True)
+    fresh = create_train_state(
+        run.model, updates, run.seed, mesh, run.layout.rules, ema=run.optimizer.ema_decay is not None
+    )
+    restored = _restored(run, fresh, mesh, checkpointer)
+    start_step = None if restored is None else int(restored.step)
+    finished = restored is not None and start_step >= run.num_steps
     check_settings(run.run_dir, run.settings(), start_step, may_change=MAY_CHANGE, read_only=finished)
     save_data(run.run_dir, run.data.manifest)
     if restored is not None:
         verb = "already finished" if finished else "resuming"
         say(f"{run.run_dir}: {verb} at step {start_step} of {run.num_steps}")
         return run, restored, start_step
+    if run.model.freeze and initialize_from is None:
+        raise PadirError(
+            f"{type(run.model).__name__}.freeze: {', '.join(run.model.freeze)} would stay as drawn at random; give the "
+            "trained model that has them as --initialize_from, or freeze nothing"
+        )
+    state = fresh
     if initialize_from is not None:
         vocabulary = run.data.vocabulary()
         begun = start_from(state.params, initialize_from, vocabulary, mesh, network=run.model.network)
@@ -249,10 +272,42 @@ def _begin(
     return run, state, None
 
 
-def _compute_type(run: Run, mesh: Mesh, start_step: int | None) -> str | None:
+def _restored(run: Run, fresh: TrainState, mesh: Mesh, checkpointer: Checkpointer) -> TrainState | None:
+    """Returns the state of the newest checkpoint, whose optimizer may have been another; None of a new run.
+
+    `fresh` is the state before the first update.
+    """
+
+    def with_other_optimizers() -> list[TrainState]:
+        options = {"ema": fresh.ema is not None}
+        return [
+            abstract_train_state(run.model, other.build(run.num_steps), mesh, run.layout.rules, **options)
+            for other in run.optimizer.other_structures()
+        ]
+
+    restored = checkpointer.restore_newest(fresh, with_other_optimizers)
+    if restored is None:
+        return None
+    return restored.replace(opt_state=run.optimizer.carried_over(restored.opt_state, fresh.opt_state))
+
+
+def _started_from(given: str | None, recorded: Mapping[str, Any] | None) -> str | None:
+    """Returns with which model the run began; raises PadirError if it began with another one than is given."""
+    if recorded is None:
+        return given
+    began = recorded.get(STARTED_FROM)
+    if given is not None and began is not None and str(given) != began:
+        raise PadirError(
+            f"train.initialize_from: this run began with the parameters of {began}, not {given}; leave the option out, "
+            "or choose another run_dir"
+        )
+    return began
+
+
+def _compute_type(run: Run, mesh: Mesh, recorded: Mapping[str, Any] | None) -> str | None:
     """Returns what the run's compute type stands for: of 'auto', what is recorded of a run that has begun."""
-    if run.compute_type == AUTO and start_step is not None:
-        return recorded_settings(run.run_dir).get("compute_type")
+    if run.compute_type == AUTO and recorded is not None:
+        return recorded.get("compute_type")
     with tracing_for(mesh.devices.flat[0].platform):
         return resolved_for_training("train.compute_type", run.compute_type)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import jax
 from jax.sharding import Mesh
 
-from padir.data.batching import Buckets, eval_batches
+from padir.data.batching import Buckets, eval_batches, evaluation_schedule
 from padir.data.records import PreparedSet
+from padir.errors import PadirError
 from padir.models.kinds import Model
 from padir.runtime import sharding
 from padir.runtime.sharding import AxisRules
@@ -44,9 +45,14 @@ class Evaluator:
           rules: how parameters and activations are split over the mesh.
 
         Raises:
-          PadirError: the set has no such split, or sizes do not divide evenly over the mesh.
+          PadirError: the set has no such split, one of its examples fits no bucket, or sizes do not divide evenly over
+            the mesh.
         """
         self._split, self._buckets, self._batch_size, self._mesh = data.split(split), buckets, batch_size, mesh
+        try:
+            evaluation_schedule(self._split.lengths, buckets=buckets, batch_size=batch_size)
+        except PadirError as error:
+            raise PadirError(f"split {split}: {error}") from None
         self._name = split
         self._step = make_eval_step(model, mesh, rules)
 

@@ -325,6 +325,10 @@ class TestFiles:
         with pytest.raises(PadirError, match=r"t\.tgt:2: empty target"):
             evaluate(**given, **files)
         Path(files["references"]).write_text("eins\nzwei\n")
+        nothing = tmp_path / "nothing"
+        nothing.write_text("a dog\n\u200b\n", encoding="utf-8")
+        with pytest.raises(PadirError, match=r"nothing:2: '\\u200b' has no character that the model knows; remove"):
+            evaluate(**given, sources=str(nothing), references=files["references"])
         with pytest.raises(PadirError, match=r"t\.src\.gz has 40 lines but .*t\.tgt has 2"):
             evaluate(**given, **files)
         assert not (tmp_path / "x.json").exists()
@@ -468,4 +472,6 @@ def test_learned_metrics_that_are_not_there_are_named_before_anything_is_decoded
         evaluate(bleurt=str(tmp_path / "none"), **arguments)
     with pytest.raises(PadirError, match=r"evaluate\.comet: no value for comet_python; COMET needs an environment"):
         evaluate(comet="some/model", **arguments)
+    with pytest.raises(PadirError, match=r"evaluate\.comet_python: is for COMET; give --comet, too, or leave it out"):
+        evaluate(comet_python="python", **arguments)
     assert not (tmp_path / "x.txt").exists()

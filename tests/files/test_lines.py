@@ -2,7 +2,11 @@
 
 import gzip
 import io
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +126,72 @@ def test_nothing_done_leaves_nothing(tmp_path, capsys):
         raise PadirError("stop")
     assert not list(tmp_path.iterdir())
     assert capsys.readouterr().err == ""
+
+
+HOLDER = """
+import sys
+from padir.files.lines import writing
+with writing(sys.argv[1]) as stream:
+    stream.write("first\\n" * 100_000)
+    print("begun", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_file_is_written_by_one_process_at_a_time(tmp_path):
+    """The second is refused while the first writes, and changes nothing of what that has written."""
+    path = tmp_path / "out"
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout.readline() == "begun\n"
+    written = (tmp_path / "out.partial").read_bytes()
+    message = rf"^{path}\.partial: another process is writing this file; wait until"
+    with pytest.raises(PadirError, match=message), writing(str(path)) as stream:
+        stream.write("second\n")
+    assert written and (tmp_path / "out.partial").read_bytes() == written
+    first.communicate("\n")
+    assert first.returncode == 0 and path.read_text() == "first\n" * 100_000
+    with writing(str(path)) as stream:
+        stream.write("second\n")
+    assert path.read_text() == "second\n"
+
+
+def test_it_is_kept_from_others_until_it_has_its_name(tmp_path):
+    path = tmp_path / "out"
+
+    def whole(partial):
+        with pytest.raises(PadirError, match="another process is writing this file"), writing(str(path)):
+            pass
+        assert partial.read_text() == "first\n"
+
+    with writing(str(path), whole=whole) as stream:
+        stream.write("first\n")
+    assert path.read_text() == "first\n"
+
+
+def test_rejects_of_two_jobs_do_not_mix(tmp_path):
+    path = str(tmp_path / "rejects")
+    with Rejects(path) as first, Rejects(path) as second:
+        first.write(Line("a", 1, b"x"), "no reason")
+        with pytest.raises(PadirError, match=rf"^{path}: another process is writing this file"):
+            second.write(Line("b", 1, b"y"), "no reason")
+        first.write(Line("a", 2, b"x"), "no reason")
+    assert [json.loads(line)["file"] for line in Path(path).read_text().splitlines()] == ["a", "a"]
+
+
+def test_a_folder_is_no_output(tmp_path):
+    message = rf"^{tmp_path}: this is a folder; give the name of a file"
+    with pytest.raises(PadirError, match=message), writing(str(tmp_path)):
+        pass
+
+
+def test_a_name_that_is_not_utf8_is_shown_with_its_bytes(tmp_path):
+    name = os.fsencode(tmp_path) + b"/t\xfcr"
+    with open(name, "wb") as file:
+        file.write(b"one\n")
+    (line,) = lines_of_all([os.fsdecode(name)])
+    assert line.file == f"{tmp_path}/t\\xfcr"
 
 
 @pytest.mark.parametrize(("folder", "reason"), [("missing", "No such file or directory"), ("file", "Not a directory")])

@@ -115,6 +115,9 @@ def test_a_finished_set_is_finished_although_the_job_was_killed_at_its_very_end(
     assert not (tmp_path / "set" / "translations").exists()
     with pytest.raises(PadirError, match="filters.max_repeats: None there, 3 now"):
         distill(**request, filters=DistillFilters(max_repeats=3))
+    (tmp_path / "set" / "train.lengths.npy").unlink()
+    with pytest.raises(PadirError, match=r"train\.lengths\.npy"):
+        distill(**request)
 
 
 def test_what_cannot_be_decoded(tiny, tmp_path):

@@ -224,6 +224,9 @@ def test_the_command(tmp_path, capsys):
     folder = str(tmp_path / "p")
     with pytest.raises(PadirError, match="unknown 'onnx'; choose safetensors or stablehlo"):
         export(run_dir="x", output_dir=folder, format="onnx")
+    for name, value in {"compute_type": "int8", "verify_with": "y", "batch_sizes": (2,), "decode": REFINEMENT}.items():
+        with pytest.raises(PadirError, match=rf"export\.{name}: is for programs; leave it out, or give --format=stabl"):
+            export(run_dir="x", output_dir=folder, **{name: value})
     with pytest.raises(PadirError, match="dtype: is for safetensors"):
         export(run_dir="x", output_dir=folder, format="stablehlo", dtype="bfloat16")
     with pytest.raises(PadirError, match="'auto' is what this machine computes fastest, .* of cuda; name"):

@@ -65,7 +65,7 @@ def test_json_in_and_out_compressed(stand_in, tmp_path, capfd):
     reasons = [record["reason"] for record in rejects]
     assert reasons[0].startswith("not JSON: Expecting property name") and reasons[4].startswith("not JSON: ")
     assert reasons[1:3] == ["no text field 'text' in this JSON line"] * 2
-    assert reasons[3] == "field 'text' has an unpaired surrogate, which is not a character"
+    assert reasons[3] == "holds half of a surrogate pair, which is no character"
     # One stream of the same writes the same.
     translate_files(output=str(tmp_path / "one.gz"), **options)
     assert gzip.decompress((tmp_path / "one.gz").read_bytes()).decode().splitlines() == found

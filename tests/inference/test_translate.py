@@ -240,6 +240,8 @@ def test_nothing_to_translate(translator):
 def test_texts_that_cannot_be_translated_name_their_position(translator):
     with pytest.raises(PadirError, match="^text 2: empty text: there is nothing to translate$"):
         translator.translate(["a dog", "  "])
+    with pytest.raises(PadirError, match="^text 1: holds half of a surrogate pair, which is no character$"):
+        translator.translate(["a dog \ud800"])
     with pytest.raises(PadirError, match=r"^text 1: source of \d+ tokens is longer than the 32 that the model allows"):
         translator.translate(["a dog " * 40])
 
@@ -425,6 +427,13 @@ def test_bad_arguments(tiny, tmp_path, files):
         translate_files(run_dir=str(tiny.padir), inputs=files, output=out, decode=Autoregressive())
     with pytest.raises(PadirError, match="no trained model found here; give a run directory of `padir train`"):
         translate_files(run_dir=str(tmp_path), inputs=files, output=out)
+    # Before the model is opened.
+    with pytest.raises(PadirError, match=r"translate\.input_field: only JSON has fields; give --input_format=jsonl"):
+        translate_files(run_dir="nowhere", inputs=files, output=out, input_field="text")
+    with pytest.raises(PadirError, match=rf"^{tmp_path}: this is a folder; give the name of a file to write"):
+        translate_files(run_dir="nowhere", inputs=files, output=str(tmp_path))
+    with pytest.raises(PadirError, match=rf"translate\.rejects: {tmp_path}/none is no folder; create it"):
+        translate_files(run_dir="nowhere", inputs=files, output=out, rejects=f"{tmp_path}/none/rejects")
     assert not (tmp_path / "out").exists()
 
 

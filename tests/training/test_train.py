@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 import time
 
 import jax
@@ -29,6 +30,7 @@ from padir.models.padir import PadirModel
 from padir.nn.layers import rebucketed
 from padir.runs.checkpoints import Checkpointer
 from padir.runs.directory import load_model, save_model
+from padir.runs.train_state import create_train_state
 from padir.runtime.preemption import Preemption
 from padir.runtime.sharding import make_mesh
 from padir.training import loop as training_loop
@@ -39,6 +41,7 @@ from padir.training.validation import Evaluator
 from padir.training.warm_start import start_from
 from padir.types import TokenIds
 
+QUICK = OptimizerConfig(peak_learning_rate=0.1, warmup_steps=1)
 TASK = {"num_train": 600, "num_validation": 32, "num_test": 40, "ambiguity": 0.5}
 
 
@@ -321,6 +324,8 @@ def test_what_an_epoch_leaves_out_is_said(tiny, tmp_path, capfd):
         ({"num_steps": 0}, r"train\.num_steps: 0 is not a whole number of at least 1"),
         ({"batch_size": 12.5}, r"train\.batch_size: 12\.5 is not a whole number of at least 1"),
         ({"batch_size": 12}, "batch_size 12 does not divide evenly over 8 devices"),
+        ({"accumulate": 3}, r"train\.accumulate: a batch of 16 does not divide into 3 micro-batches over 8 device"),
+        ({"initialize_from": "nowhere"}, "nowhere: no trained model found here; give a run directory"),
         ({"buckets": (64,)}, r"train\.buckets: 64 is longer than the model allows \(32\)"),
         ({"model": lambda ids: PadirModel(ids, num_stages=0)}, r"PadirModel\.num_stages: 0 is not a whole number"),
         ({"optimizer": OptimizerConfig(warmup_steps=12)}, r"OptimizerConfig\.warmup_steps: 12 must be below"),
@@ -415,6 +420,82 @@ def test_a_bucket_longer_than_the_model(tiny, tmp_path):
         tiny.train(tmp_path / "run", buckets=(16, 40))
 
 
+def test_validation_that_is_too_long_for_the_buckets_is_said_before_the_first_update(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("padir.training.loop.CompiledSteps", None)
+    shutil.copytree(tiny.data, tmp_path / "data")
+    lengths = tmp_path / "data" / "validation.lengths.npy"
+    pairs = np.load(lengths)
+    pairs[3] = 17, 40
+    np.save(lengths, pairs)
+    message = r"^split validation: buckets: 1 of 32 examples are longer than the largest bucket \(32, 32\)"
+    with pytest.raises(PadirError, match=message):
+        tiny.train(tmp_path / "run", "ar", data_dir=str(tmp_path / "data"), cadence=Cadence(evaluate=9))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"clip_global_norm": 1.0}),
+        ({"momentum": 0.9}, {"clip_global_norm": 1.0}),
+        ({"clip_global_norm": 1.0}, {"momentum": 0.9}),
+        ({"momentum": 0.9, "clip_global_norm": 1.0}, {"momentum": 0.8, "ema_decay": 0.9}),
+    ],
+    ids=lambda changes: ", ".join(changes) or "plain",
+)
+def test_a_run_goes_on_with_another_optimizer(tiny, tmp_path, before, after):
+    """As how-tos advise after a loss that is not finite. Moments stay, momentum begins at 0, or goes on."""
+
+    def optimizer(**changes):
+        return OptimizerConfig(peak_learning_rate=0.1, warmup_steps=2, **changes)
+
+    def moments(state, config):
+        return state.opt_state if config.clip_global_norm is None else state.opt_state[1]
+
+    run = tmp_path / "run"
+    first = tiny.train(run, "ar", num_steps=4, optimizer=optimizer(**before))
+    old, new = optimizer(**before), optimizer(**after)
+    mesh, model = make_mesh(), load_model(run)[0]
+    fresh = create_train_state(model, new.build(4), 0, mesh)
+    carried = new.carried_over(first.opt_state, fresh.opt_state)
+    assert jax.tree.structure(carried) == jax.tree.structure(fresh.opt_state)
+    theirs, ours = (
+        moments(first.replace(opt_state=state), config) for state, config in ((first.opt_state, old), (carried, new))
+    )
+    assert digest_of(ours[:4]) == digest_of(theirs[:4]) and int(ours[2].count) == 4
+    if new.momentum is not None:
+        size = max(float(abs(leaf).max()) for leaf in jax.tree.leaves(ours[4].ema))
+        assert (size > 0) == (old.momentum is not None)
+    # Killed before it could save: train.json then tells of an optimizer that no checkpoint has.
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("padir.training.train.make_train_step", interrupted)
+        tiny.train(run, "ar", num_steps=8, optimizer=new)
+    last = tiny.train(run, "ar", num_steps=8, optimizer=new)
+    assert int(last.step) == 8 and jax.tree.structure(last.opt_state) == jax.tree.structure(fresh.opt_state)
+    assert int(moments(last, new)[2].count) == 8
+
+
+def interrupted(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+def test_what_a_run_began_with_is_kept(tiny, tmp_path):
+    run = tmp_path / "run"
+    tiny.train(run, num_steps=2, initialize_from=str(tiny.padir), buckets=(16, 32), optimizer=QUICK)
+    assert json.loads((run / "train.json").read_text())["settings"]["initialize_from"] == str(tiny.padir)
+    message = rf"train\.initialize_from: this run began with the parameters of {tiny.padir}, not {tiny.ar}; leave"
+    with pytest.raises(PadirError, match=message):
+        tiny.train(run, num_steps=3, initialize_from=str(tiny.ar), buckets=(16, 32), optimizer=QUICK)
+    tiny.train(run, num_steps=3, buckets=(16, 32), optimizer=QUICK)
+    record = json.loads((run / "train.json").read_text())
+    assert record["settings"]["initialize_from"] == str(tiny.padir)
+
+
+def test_nothing_that_was_drawn_is_frozen(tiny, tmp_path):
+    message = r"PadirModel\.freeze: encoder would stay as drawn at random; give the trained model .* --initialize_from"
+    with pytest.raises(PadirError, match=message):
+        tiny.train(tmp_path / "run", model=lambda ids: dataclasses.replace(tiny.model()(ids), freeze=("encoder",)))
+
+
 def test_buckets_too_short_for_the_data(tiny, tmp_path):
     with pytest.raises(PadirError, match=r"longer than the largest bucket \(16, 16\); the longest source has"):
         tiny.train(tmp_path / "run", buckets=(8, 16))
@@ -457,7 +538,10 @@ def test_a_prolonged_run_says_so_and_keeps_it(tiny, tmp_path, capfd):
     slower = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=4)
     assert int(tiny.train(tmp_path / "run", "ar", num_steps=8, optimizer=slower).step) == 8
     said = "num_steps: 6 there, 8 now; optimizer.peak_learning_rate: 0.1 there, 0.05 now"
-    meaning = "(the learning rate of later steps follows the new schedule): the result will differ from that of a run "
+    meaning = (
+        "(the learning rate of later steps follows the new schedule; later updates are made with the new settings of "
+        "the optimizer): the result will differ from that of a run "
+    )
     assert f"{tmp_path / 'run'}: changed from step 6 on: {said} {meaning}" in capfd.readouterr().err
     record = json.loads((tmp_path / "run" / "train.json").read_text())
     assert (record["settings"]["num_steps"], record["settings"]["optimizer"]["peak_learning_rate"]) == (8, 0.05)
@@ -698,7 +782,7 @@ def test_train_starts_from_another_run_only_once(tiny, tmp_path):
     with Checkpointer(tiny.ar, read_only=True) as checkpointer:
         teacher = checkpointer.restore_params(jax.eval_shape(lambda: state.params), make_mesh())
     assert digest_of(state.params) == digest_of(teacher)
-    again = tiny.train(tmp_path / "run", "ar", num_steps=2, optimizer=still, initialize_from="nowhere")
+    again = tiny.train(tmp_path / "run", "ar", num_steps=2, optimizer=still, initialize_from=str(tiny.ar))
     assert digest_of(again.params) == digest_of(teacher)
 
 
