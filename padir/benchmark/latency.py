@@ -216,6 +216,11 @@ def batched(workload: Workload, asked: dict[str, Asked], batch_size: int) -> lis
         )
     if len(requests) < batch_size:
         requests = [requests[index % len(requests)] for index in range(batch_size)]
+    return grouped(requests, batch_size)
+
+
+def grouped(requests: Sequence[Request], batch_size: int) -> list[Batch]:
+    """Requests in batches of `batch_size`; those that do not fill a last batch are left out."""
     whole = len(requests) // batch_size * batch_size
     return [tuple(requests[start : start + batch_size]) for start in range(0, whole, batch_size)]
 
@@ -272,6 +277,7 @@ def describe_systems(
             "dtype": it.system.model.network.dtype,
             "compute_type": it.system.decoder.compute_type,
             "latency_ms": timing.to_dict(),
+            "request_ms": timing.by_request(),
             "speed_up": float(first / np.median(timing.samples)),
             "steps_per_batch": float(np.mean([it.steps[batch] for batch in batches])),
             "source_padding": _waste(batches, it.source_width, lambda request: len(request.source)),

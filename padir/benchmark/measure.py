@@ -65,12 +65,16 @@ class Timing:
     compile_seconds: float = 0.0
     late_compilations: int = 0
 
+    def by_request(self) -> list[float]:
+        """The median of the samples of each request, rounded to microseconds, in the order of their indices."""
+        return [round(float(np.median(self.samples[self.requests == index])), 3) for index in np.unique(self.requests)]
+
     def to_dict(self) -> dict[str, Any]:
         """The number of samples, their median with its 95% interval, mean, p90 and p99, and the cost of the warm-up."""
         return {
             "n": len(self.samples),
             "median": float(np.median(self.samples)),
-            "median_ci95": median_interval(self.samples),
+            "median_ci95": median_interval(self.samples, self.requests),
             "mean": float(np.mean(self.samples)),
             "p90": float(np.percentile(self.samples, 90)),
             "p99": float(np.percentile(self.samples, 99)),
@@ -81,10 +85,47 @@ class Timing:
         }
 
 
-def median_interval(samples: np.ndarray, seed: int = 0) -> list[float]:
-    """The 95% percentile-bootstrap interval of the median, [low, high], of samples [n]."""
-    draws = np.random.default_rng(seed).choice(samples, (_RESAMPLES, len(samples)))
-    return np.percentile(np.median(draws, axis=1), [2.5, 97.5]).tolist()
+def median_interval(samples: np.ndarray, requests: np.ndarray | None = None, seed: int = 0) -> list[float]:
+    """The 95% percentile-bootstrap interval of the median, [low, high].
+
+    Requests are drawn, each with all of its samples: that a sentence was timed three times makes it no three sentences.
+
+    Args:
+      samples: float [n].
+      requests: int [n], the request of each sample; None, or one and the same, if samples are all of a kind.
+      seed: random seed of the draws.
+    """
+    if requests is None or len(set(requests.tolist())) == 1:
+        requests = np.arange(len(samples))
+    chosen = _draws(len(set(requests.tolist())), seed)
+    _, clusters = np.unique(requests, return_inverse=True)
+    return np.percentile(_medians(samples, chosen[:, clusters]), [2.5, 97.5]).tolist()
+
+
+def ratio_interval(before: np.ndarray, after: np.ndarray, seed: int = 0) -> list[float]:
+    """The 95% interval of the ratio of two medians of the same requests, [low, high]: after / before.
+
+    Both are of the same requests in each draw, so that it does not matter how much requests differ from one another.
+
+    Args:
+      before, after: float [n], the time of each request.
+      seed: random seed of the draws.
+    """
+    chosen = _draws(len(before), seed)
+    return np.percentile(_medians(after, chosen) / _medians(before, chosen), [2.5, 97.5]).tolist()
+
+
+def _draws(count: int, seed: int) -> np.ndarray:
+    """How often each of `count` things is drawn, int [resamples, count], by resample."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
+
+
+def _medians(samples: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The median of samples [n] of which each counts so many times, `counts` int [resamples, n]; [resamples]."""
+    order = np.argsort(samples)
+    upto = np.cumsum(counts[:, order], axis=1)
+    middle = ((upto[:, -1] - 1) // 2, upto[:, -1] // 2)
+    return sum(samples[order][(upto > place[:, None]).argmax(axis=1)] for place in middle) / 2
 
 
 def take_turns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -13,8 +14,8 @@ import numpy as np
 
 from padir.benchmark import pictures
 from padir.benchmark.facts import run_facts
-from padir.benchmark.latency import Asked, Batch, ask, batched, describe_requests, shape_of
-from padir.benchmark.measure import Timing, take_turns
+from padir.benchmark.latency import Asked, Batch, ask, batched, describe_requests, grouped, shape_of
+from padir.benchmark.measure import Compilations, Timing, take_turns
 from padir.benchmark.systems import System
 from padir.benchmark.workloads import Workload
 from padir.errors import PadirError
@@ -34,8 +35,9 @@ def throughput(
 ) -> dict[str, Any]:
     """Measures sentences per second for each system and batch size, prints a table, and writes JSON and a figure.
 
-    If a system runs out of memory at a batch size, a message says so, and this size and all larger ones are left out
-    for that system.
+    Batches of all sizes hold the same requests: those of the batches of the largest size, which the other sizes should
+    divide. If a system runs out of memory at a batch size, a message says so, and this size and all larger ones are
+    left out for that system.
 
     Args:
       systems, workload, num_pieces, seed: as for `latency`.
@@ -61,18 +63,27 @@ def throughput(
         name: {"decode": repr(it.system.decode), "compute_type": it.system.decoder.compute_type, "batches": {}}
         for name, it in asked.items()
     }
+    requests = [request for batch in batched(workload, asked, batch_sizes[-1]) for request in batch]
     for size in batch_sizes:
-        batches = batched(workload, asked, size)
-        for name in [name for name, it in fitting.items() if not _fits(it, batches)]:
-            print(f"{name}: batches of {size} do not fit into memory", file=sys.stderr)
-            del fitting[name]
+        batches, first = grouped(requests, size), {}
+        for name, it in list(fitting.items()):
+            with Compilations() as first[name]:
+                fits = _fits(it, batches)
+            if not fits:
+                print(f"{name}: batches of {size} do not fit into memory", file=sys.stderr)
+                del fitting[name]
         timings = take_turns(fitting, batches, repeats=repeats, seed=seed, shape=shape_of(asked)) if fitting else {}
         for name, timing in timings.items():
+            timing = dataclasses.replace(
+                timing,
+                compilations=timing.compilations + first[name].count,
+                compile_seconds=timing.compile_seconds + first[name].seconds,
+            )
             described[name]["batches"][size] = _describe(timing, size, batches, fitting[name])
     result = {
         "facts": facts | {"load_average_after": list(os.getloadavg())},
         "workload": repr(workload),
-        "requests": describe_requests(batched(workload, asked, 1)),
+        "requests": describe_requests(grouped(requests, 1)),
         "systems": described,
     }
     write_text(output, json.dumps(result, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -287,7 +288,8 @@ def test_systems_that_cannot_be_measured(tiny, tmp_path):
 
 def test_throughput(tmp_path, capsys):
     path = tmp_path / "throughput.json"
-    options = {"systems": UNTRAINED[::2], "workload": WORKLOAD, "output": str(path), "num_pieces": 50}
+    # A vocabulary of their own, so that no other test has compiled their programs.
+    options = {"systems": UNTRAINED[::2], "workload": WORKLOAD, "output": str(path), "num_pieces": 51}
     result = throughput(**options, batch_sizes=(1, 4), repeats=2)
     assert json.loads(path.read_text())["systems"].keys() == {"greedy", "2 steps"}
     for system in result["systems"].values():
@@ -295,7 +297,9 @@ def test_throughput(tmp_path, capsys):
         for size, found in system["batches"].items():
             seconds = found["batch_ms"]["mean"] / 1e3
             assert found["sentences_per_second"] == pytest.approx(size / seconds)
-            assert found["batch_ms"]["n"] == (4 if size == 1 else 2) and found["gflops_per_second"] > 0
+            # The two requests are repeated to fill a batch of four, and batches of one hold these four.
+            assert found["batch_ms"]["n"] == (8 if size == 1 else 2) and found["gflops_per_second"] > 0
+            assert found["batch_ms"]["compilations"] >= 1 and found["batch_ms"]["compile_seconds"] > 0
     assert path.with_suffix(".png").exists()
     assert capsys.readouterr().out.startswith("| sentences/s at batch | 1 | 4 |")
     with pytest.raises(PadirError, match=r"batch_sizes \(4, 1\) must be ascending"):
@@ -360,6 +364,7 @@ class TestCompare:
         result = json.loads(json.dumps(measured[1]))
         (tmp_path / "before.json").write_text(json.dumps(result))
         slow, same = result["systems"]["beam"]["latency_ms"], result["systems"]["greedy"]["latency_ms"]
+        result["systems"]["beam"]["request_ms"] = [3 * ms for ms in result["systems"]["beam"]["request_ms"]]
         slow |= {"median": 3 * slow["median_ci95"][1], "median_ci95": [2 * slow["median_ci95"][1], 1e9]}
         assert same["median_ci95"][0] <= same["median"]
         result["facts"]["cpu_count"] = 96
@@ -372,9 +377,28 @@ class TestCompare:
         assert list(found["systems"]) == ["greedy", "beam", "2 steps"]
         assert found["systems"]["greedy"]["ratio"] == 1.0 and not found["systems"]["greedy"]["clear"]
         assert found["systems"]["beam"]["ratio"] > 1 and found["systems"]["beam"]["clear"]
+        assert found["systems"]["beam"]["ratio_ci95"] == pytest.approx([3.0, 3.0], rel=1e-3)
         assert list(found["conditions"]) == ["cpu_count"]
         out = capsys.readouterr().out
         assert "differs: cpu_count: " in out and out.splitlines()[-2].endswith("| yes |")
+
+    def test_another_way_of_decoding_is_a_condition(self, results):
+        after = json.loads(Path(results["after"]).read_text())
+        after["systems"]["beam"] |= {"decode": "BeamSearch(beam_size=9)", "run_dir": "other"}
+        Path(results["after"]).write_text(json.dumps(after))
+        found = compare(**results)["conditions"]
+        assert list(found) == ["cpu_count", "decode of beam", "run_dir of beam"]
+        assert found["run_dir of beam"] == [None, "other"]
+
+    def test_results_of_an_earlier_padir_or_of_other_requests(self, results):
+        """The intervals of the medians decide."""
+        after = json.loads(Path(results["after"]).read_text())
+        for system in after["systems"].values():
+            del system["request_ms"]
+        Path(results["after"]).write_text(json.dumps(after))
+        found = compare(**results)["systems"]
+        assert [row["clear"] for row in found.values()] == [False, True, False]
+        assert {row["ratio_ci95"] for row in found.values()} == {None}
 
     def test_estimates_of_compile(self, tmp_path, capsys):
         for name, cycles in {"before": 1000, "after": 1030}.items():

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.benchmark.measure import Compilations, Timing, median_interval, take_turns
+from padir.benchmark.measure import (
+    Compilations,
+    Timing,
+    _draws,
+    _medians,
+    median_interval,
+    ratio_interval,
+    take_turns,
+)
 
 
 class Recorder:
@@ -135,3 +143,39 @@ def test_the_interval_covers_the_median_as_often_as_it_says():
     intervals = [median_interval(draw.exponential(size=30)) for _ in range(200)]
     covered = np.mean([low <= np.log(2) <= high for low, high in intervals])
     assert 0.90 <= covered <= 0.99
+
+
+def test_repeats_of_a_request_are_no_further_requests():
+    """Of 30 requests, each timed five times with little noise: not narrower for the repeats."""
+    draw, requests = np.random.default_rng(1), np.tile(np.arange(30), 5)
+    covered, widths = [], []
+    for _ in range(200):
+        times = draw.exponential(size=30)
+        low, high = median_interval(times[requests] + draw.normal(scale=1e-3, size=150), requests)
+        covered.append(low <= np.log(2) <= high)
+        widths.append((high - low) / np.subtract(*median_interval(times)[::-1]))
+    assert 0.90 <= np.mean(covered) <= 0.99
+    assert 0.9 < np.mean(widths) < 1.1
+
+
+@pytest.mark.parametrize("count", [1, 6, 7])
+def test_medians_of_what_is_drawn(count):
+    samples = np.random.default_rng(2).exponential(size=count)
+    counts = _draws(count, 3)
+    expected = [np.median(np.repeat(samples, drawn)) for drawn in counts]
+    np.testing.assert_allclose(_medians(samples, counts), expected, rtol=1e-12)
+
+
+def test_a_ratio_of_the_same_requests_is_known_well_however_much_they_differ():
+    """Requests differ by a factor of thirty; 3% are seen."""
+    draw = np.random.default_rng(4)
+    before = np.geomspace(1.0, 30.0, 60)
+    after = 1.03 * before * draw.normal(1.0, 0.01, 60)
+    low, high = ratio_interval(before, after)
+    assert 1.0 < low < 1.03 < high < 1.06
+    assert ratio_interval(before, before) == [1.0, 1.0]
+
+
+def test_the_time_of_each_request_is_the_median_of_its_repeats():
+    timing = Timing(np.array([5.0, 1.0, 7.0, 2.0, 6.0, 9.0]), np.array([1, 0, 1, 0, 1, 0]))
+    assert timing.by_request() == [2.0, 6.0]

@@ -68,6 +68,12 @@ def test_when_a_server_is_saturated(translated, seconds, saturated):
     assert load.saturated == saturated
 
 
+def test_a_slow_server_with_little_to_do_is_not_saturated():
+    """Each answer takes four seconds, and none waits for another."""
+    assert not Load(0.1, 2, 18.0, latencies=[4.0, 4.1], seconds=22.1).saturated
+    assert Load(0.1, 2, 18.0, latencies=[4.0, 8.0], seconds=26.0).saturated
+
+
 def test_servers_in_turn_until_they_are_saturated(tmp_path, monkeypatch, capsys):
     """Both get the same texts at the same times; the one that refuses too much is not asked for more."""
     asked = []
@@ -116,6 +122,9 @@ def test_servers_in_turn_until_they_are_saturated(tmp_path, monkeypatch, capsys)
     assert [load["rate"] for load in first["loads"]] == [40, 80, 160] and not first["saturated"]
     assert [load["rate"] for load in second["loads"]] == [40, 80] and second["saturated"]
     assert first["most_translated_per_second"] == max(load["translated_per_second"] for load in first["loads"])
+    # What came in 0.2 seconds and was answered at once was not translated in less.
+    for load in first["loads"]:
+        assert load["translated_per_second"] <= load["scheduled"] / 0.2
     assert json.loads((tmp_path / "out.json").read_text()) == result
     assert (tmp_path / "out_load.png").stat().st_size > 1000
     assert "second\n\n| requests/s" in capsys.readouterr().out
