@@ -78,7 +78,7 @@ def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
         if kind == _JSON:
             fields = json.loads(text)
         else:
-            pairs = urllib.parse.parse_qs(text, keep_blank_values=True, max_num_fields=10_000)
+            pairs = urllib.parse.parse_qs(text, keep_blank_values=True, max_num_fields=10_000, errors="strict")
             fields = {name: values if len(values) > 1 else values[0] for name, values in pairs.items()}
     except (ValueError, RecursionError):
         raise RequestRefused(400, f"the body is no {'JSON' if kind == _JSON else 'form'} in UTF-8") from None
@@ -101,8 +101,11 @@ def query(fields: Mapping[str, Any], limits: Limits) -> Query:
         texts = tuple(q)
     else:
         raise RequestRefused(400, "q: give the text to translate, or a list of texts")
-    check_texts(texts, limits)
-    if fields.get("format", "text") != "text":
+    if len(texts) > limits.max_items:
+        raise RequestRefused(413, f"q: {len(texts)} texts are more than the {limits.max_items} that a request may have")
+    for index, text in enumerate(texts, 1):
+        _check_text(f"text {index}", text, limits)
+    if fields.get("format") not in (None, "text"):
         raise RequestRefused(400, f"format: {str(fields['format'])[:40]!r} is not supported; only 'text'")
     return Query(
         texts,
@@ -127,11 +130,16 @@ def edit(fields: Mapping[str, Any], limits: Limits) -> Edit:
     text, tokens = fields.get("text"), fields.get("tokens")
     if not isinstance(text, str) or not text.strip():
         raise RequestRefused(400, "text: give the source")
-    check_texts((text,), limits)
+    _check_text("text", text, limits)
     if not isinstance(tokens, list) or not all(t is None or type(t) in (int, str) for t in tokens):
         raise RequestRefused(400, "tokens: give a list of token ids, texts, or null where nothing is known")
-    check_texts(tuple(token for token in tokens if isinstance(token, str)), limits)
-    clamped = fields.get("clamped", [False] * len(tokens))
+    if len(tokens) > limits.max_text_chars:
+        raise RequestRefused(413, f"tokens: {len(tokens)} are more than {limits.max_text_chars}")
+    for place, token in enumerate(tokens, 1):
+        if isinstance(token, str):
+            _check_text(f"token {place}", token, limits)
+    if (clamped := fields.get("clamped")) is None:
+        clamped = [False] * len(tokens)
     if not isinstance(clamped, list) or not all(isinstance(each, bool) for each in clamped):
         raise RequestRefused(400, "clamped: give a list of true and false, one for each token")
     return Edit(
@@ -144,17 +152,13 @@ def edit(fields: Mapping[str, Any], limits: Limits) -> Edit:
     )
 
 
-def check_texts(texts: tuple[str, ...], limits: Limits) -> None:
-    """Raises RequestRefused unless the number of texts and their lengths in characters are within the limits."""
-    if len(texts) > limits.max_items:
-        raise RequestRefused(413, f"q: {len(texts)} texts are more than the {limits.max_items} that a request may have")
-    for index, text in enumerate(texts, 1):
-        if len(text) > limits.max_text_chars:
-            raise RequestRefused(413, f"text {index}: {len(text)} characters are more than {limits.max_text_chars}")
-        try:
-            checks.characters(text)
-        except PadirError as error:
-            raise RequestRefused(400, f"text {index}: {error}") from None
+def _check_text(name: str, text: str, limits: Limits) -> None:
+    if len(text) > limits.max_text_chars:
+        raise RequestRefused(413, f"{name}: {len(text)} characters are more than {limits.max_text_chars}")
+    try:
+        checks.characters(text)
+    except PadirError as error:
+        raise RequestRefused(400, f"{name}: {error}") from None
 
 
 def flag(fields: Mapping[str, Any], name: str) -> bool:
@@ -163,9 +167,9 @@ def flag(fields: Mapping[str, Any], name: str) -> bool:
     Raises:
       RequestRefused: 400 if it is neither.
     """
-    value = fields.get(name, False)
-    if isinstance(value, bool):
-        return value
+    value = fields.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
     if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
         return value.lower() in _TRUE
     raise RequestRefused(400, f"{name}: give true or false")

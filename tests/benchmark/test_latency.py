@@ -299,7 +299,8 @@ def test_throughput(tmp_path, capsys):
             assert found["sentences_per_second"] == pytest.approx(size / seconds)
             # The two requests are repeated to fill a batch of four, and batches of one hold these four.
             assert found["batch_ms"]["n"] == (8 if size == 1 else 2) and found["gflops_per_second"] > 0
-            assert found["batch_ms"]["compilations"] >= 1 and found["batch_ms"]["compile_seconds"] > 0
+            # Eight devices pad both to as many rows.
+            assert (found["batch_ms"]["compilations"] >= 1) == (found["batch_ms"]["compile_seconds"] > 0) == (size == 1)
     assert path.with_suffix(".png").exists()
     assert capsys.readouterr().out.startswith("| sentences/s at batch | 1 | 4 |")
     with pytest.raises(PadirError, match=r"batch_sizes \(4, 1\) must be ascending"):

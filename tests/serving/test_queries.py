@@ -66,10 +66,38 @@ def test_edits():
     fields = {"text": "gut", "tokens": [5, None, "well"], "clamped": [True, False, False], "length": 4}
     assert edit(fields, LIMITS) == Edit("gut", (5, None, "well"), (True, False, False), 4)
     assert edit({"text": "gut", "tokens": [5]}, LIMITS) == Edit("gut", (5,), (False,))
+    assert edit({"text": "gut", "tokens": ["a"] * 4, "clamped": None}, LIMITS).clamped == (False,) * 4
     for wrong in ({"text": " "}, {"tokens": [1.5]}, {"tokens": [True]}, {"clamped": [1, 0, 0]}, {"length": 0}):
         with pytest.raises(RequestRefused) as refused:
             edit({**fields, **wrong}, LIMITS)
         assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "fields, status, message",
+    [
+        ({"text": "b" * 21}, 413, "text: 21 characters are more than 20"),
+        ({"tokens": ["a", "b" * 21]}, 413, "token 2: 21 characters are more than 20"),
+        ({"tokens": [5, "a\ud800"]}, 400, "token 2: holds half of a surrogate pair, which is no character"),
+        ({"tokens": [5] * 21}, 413, "tokens: 21 are more than 20"),
+    ],
+)
+def test_what_is_wrong_with_an_edit_is_named(fields, status, message):
+    with pytest.raises(RequestRefused, match=f"^{message}$") as refused:
+        edit({"text": "gut", "tokens": [5], **fields}, LIMITS)
+    assert refused.value.status == status
+
+
+def test_null_is_what_is_left_out():
+    assert query({"q": "a", "trace": None, "split": None, "format": None, "steps": None}, LIMITS) == query(
+        {"q": "a"}, LIMITS
+    )
+
+
+def test_a_form_that_is_no_utf8_is_refused():
+    assert fields_of(b"q=T%C3%BCr", "application/x-www-form-urlencoded") == {"q": "Tür"}
+    with pytest.raises(RequestRefused, match="the body is no form in UTF-8"):
+        fields_of(b"q=T%FCr", "application/x-www-form-urlencoded")
 
 
 def test_limits_that_contradict_each_other():
