@@ -7,9 +7,12 @@ import numbers
 
 from padir.errors import PadirError
 
+# Devices count in 32 bits.
+LARGEST = 2**31 - 1
+
 
 def whole(name: str, value: object, hint: str = "") -> None:
-    """Refuses what is not a whole number of at least 1.
+    """Refuses what is not a whole number of at least 1, or does not fit into 32 bits.
 
     Args:
       name: what the user calls it: 'BeamSearch.beam_size'.
@@ -17,10 +20,12 @@ def whole(name: str, value: object, hint: str = "") -> None:
       hint: what to do instead, put after the message.
 
     Raises:
-      PadirError: it is another number, True or no number.
+      PadirError: it is another number, True, no number, or above `LARGEST`.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise PadirError(f"{name}: {value!r} is not a whole number of at least 1" + (f"; {hint}" if hint else ""))
+    if value > LARGEST:
+        raise PadirError(f"{name}: {value} is above {LARGEST}, the largest whole number of 32 bits")
 
 
 def finite(name: str, value: object) -> None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from padir import rng
 from padir.checks import whole
-from padir.decoding.sampling import Sampling, argmax, take
+from padir.decoding.sampling import COLDEST, Sampling, argmax, take
 from padir.errors import PadirError
 from padir.types import PAD_ID, Array
 
@@ -112,11 +112,11 @@ class AcceptSampled(AcceptPolicy):
         return Sampling(temperature=self.temperature)
 
     def __call__(self, log_probs: Array, draft: Array, draft_logits: Array | None, keys: Array) -> tuple[Array, Array]:
-        wanted = jax.nn.softmax(log_probs / self.temperature, axis=-1)
+        wanted = self._softmax(log_probs)
         # Where nothing was drafted nothing is accepted, and the replacement is a draw from the verifier itself.
         drafted, offered = (draft != PAD_ID)[..., None], jnp.zeros_like(wanted)
         if draft_logits is not None:
-            offered = jnp.where(drafted, jax.nn.softmax(draft_logits / self.temperature, axis=-1), 0.0)
+            offered = jnp.where(drafted, self._softmax(draft_logits), 0.0)
         ratio = (take(wanted, draft[..., None]) / take(offered, draft[..., None]))[..., 0]
         # A draw for each place in the window, whatever its size.
         places = rng.numbered(rng.folded(keys, ACCEPT), draft.shape[1])
@@ -126,6 +126,11 @@ class AcceptSampled(AcceptPolicy):
         rest = jnp.where(rest.sum(axis=-1, keepdims=True) > 0, rest, wanted)
         replacement, _ = Sampling(temperature=1.0)(jnp.log(rest), rng.folded(keys, REPLACE))
         return drafted[..., 0] & (draw < ratio), replacement
+
+    def _softmax(self, logits: Array) -> Array:
+        """Probabilities at the temperature: [..., V] float32 → [..., V] float32."""
+        # The largest is subtracted first, because divided by a temperature near 0 it would become infinite.
+        return jax.nn.softmax((logits - logits.max(axis=-1, keepdims=True)) / max(self.temperature, COLDEST), axis=-1)
 
 
 POLICIES = (AcceptGreedy, AcceptClose, AcceptSampled)

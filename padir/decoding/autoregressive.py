@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class TargetRoom:
 
     def __post_init__(self):
         finite(f"{type(self).__name__}.max_length_ratio", self.max_length_ratio)
+        if not isinstance(self.max_length_offset, numbers.Integral):
+            raise PadirError(f"{type(self).__name__}.max_length_offset: {self.max_length_offset!r} is no whole number")
         if self.max_length_ratio < 0 or self.max_length_ratio + self.max_length_offset <= 0:
             raise PadirError(
                 f"{type(self).__name__}: max_length_ratio and max_length_offset leave no room for a target"

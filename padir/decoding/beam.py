@@ -10,6 +10,7 @@ Vilar 2018), with the distance from acceptance in place of the count of words me
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,7 +61,8 @@ class BeamSearch(TargetRoom):
         if self.alpha < 0:
             # A negative one would make scores fall with length, and the exits are about how far they can rise.
             raise PadirError(f"BeamSearch.alpha: {self.alpha} is not 0 or more")
-        if self.num_hypotheses is not None and self.num_hypotheses not in range(1, self.beam_size + 1):
+        is_whole = isinstance(self.num_hypotheses, numbers.Integral)
+        if self.num_hypotheses is not None and not (is_whole and 1 <= self.num_hypotheses <= self.beam_size):
             raise PadirError(
                 f"BeamSearch.num_hypotheses: {self.num_hypotheses} is not None or from 1 to beam_size {self.beam_size}"
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+from collections.abc import Iterator
 from typing import Any
 
 from padir.decoding import acceptance, initial, order, ranking, remasking, replacement, stopping
@@ -44,7 +46,8 @@ _ASKED = {
 
 def check_buckets(owner: str, buckets: tuple[int, ...]) -> None:
     """Raises PadirError unless `target_buckets` of the configuration `owner` are ascending positive lengths."""
-    if list(buckets) != sorted(set(buckets)) or min(buckets, default=1) < 1:
+    whole_numbers = all(isinstance(bucket, numbers.Integral) for bucket in buckets)
+    if not whole_numbers or list(buckets) != sorted(set(buckets)) or min(buckets, default=1) < 1:
         raise PadirError(f"{owner}.target_buckets: {buckets} are not ascending positive lengths")
 
 
@@ -69,6 +72,15 @@ def _check_with_members(option: str, name: str, policy: object, known: tuple[typ
 def _members(policy: object) -> tuple:
     """The policies that one combines."""
     return policy.policies if isinstance(policy, remasking.RemaskAny | stopping.StopWhenAll) else ()
+
+
+def _leaves(policy: object) -> Iterator[object]:
+    """The policies that one is made of, however deep, that combine no others."""
+    members = _members(policy)
+    for member in members:
+        yield from _leaves(member)
+    if not members:
+        yield policy
 
 
 def check_one(option: str, policy: object, known: tuple[type, ...], name: str | None = None) -> None:
@@ -118,7 +130,7 @@ def check_acceptance(config: Any) -> None:
     if not isinstance(config.credit, Credit):
         raise PadirError(f"Refinement.credit: {config.credit!r} is not None or Credit()")
     blind = RemaskNothing | RemaskStutter | RemaskBeyondEntropyBound | RemaskRejected
-    if all(isinstance(policy, blind) for policy in _members(config.remask) or (config.remask,)):
+    if all(isinstance(policy, blind) for policy in _leaves(config.remask)):
         raise PadirError(
             f"Refinement.credit: {remask} does not ask how likely a token is; choose another remask policy, such as "
             "RemaskBelowThreshold(), or set the credit to None"
@@ -194,7 +206,7 @@ def check_shortcuts(config: Any) -> None:
         value, other = getattr(config, name), "'auto', None" if name == "logits_block" else "None"
         if value is None or (name == "logits_block" and value == "auto"):
             continue
-        if isinstance(value, str) or not 1 <= value <= most or value != int(value):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 1 <= value <= most:
             raise PadirError(
                 f"Refinement.{name}: {value!r} is not {other} or a whole number "
                 + (f"from 1 to the {most} hypotheses of a source" if most < math.inf else "of at least 1")

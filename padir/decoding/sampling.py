@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 
 import jax
@@ -248,7 +249,7 @@ class Sampling:
     def __post_init__(self):
         if not 0.0 <= self.temperature < math.inf:
             raise PadirError(f"Sampling.temperature: {self.temperature} is not 0 (greedy) or a positive number")
-        if self.top_k is not None and (self.top_k < 1 or self.top_k != int(self.top_k)):
+        if self.top_k is not None and not (isinstance(self.top_k, numbers.Integral) and self.top_k >= 1):
             raise PadirError(f"Sampling.top_k: {self.top_k} is not None or a whole number of at least 1")
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             raise PadirError(f"Sampling.top_p: {self.top_p} is not None or in (0, 1]")
@@ -293,7 +294,7 @@ class Sampling:
             among, ids = top_k(logits, min(int(self.top_k), logits.shape[-1]))
         elif self.top_p is not None:
             # The nucleus is that of the warm distribution; its largest logit is subtracted first, as in `token_at`.
-            warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / max(temperature, _COLDEST)
+            warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / max(temperature, COLDEST)
             among, temperature = _nucleus(warm, self.top_p), 1.0
         token = token_at(numbers, among, temperature)
         if ids is not None:
@@ -349,7 +350,7 @@ def token_at(numbers: Array, logits: Array, temperature: float | Array = 1.0) ->
     numbers = jnp.where(temperature > 0, numbers, 0.0)
     logits = logits.reshape(-1, size)
     # The largest is subtracted first: divided by a temperature near 0, all others then lose their weight.
-    warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / jnp.maximum(temperature, _COLDEST)
+    warm = (logits - _finite(logits.max(axis=-1, keepdims=True))) / jnp.maximum(temperature, COLDEST)
     weights = jnp.exp(_in_groups(warm))
     of_group = weights.sum(axis=-1)
     below = jnp.cumsum(of_group, axis=-1)
@@ -362,7 +363,7 @@ def token_at(numbers: Array, logits: Array, temperature: float | Array = 1.0) ->
 
 
 # Below it a temperature counts as 0: logits that are divided by it must stay finite or become -inf.
-_COLDEST = 1e-30
+COLDEST = 1e-30
 
 
 def _first_beyond(sums: Array, numbers: Array, possible: Array) -> Array:

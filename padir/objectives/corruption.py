@@ -67,6 +67,11 @@ class CorruptionConfig:
                 f"CorruptionConfig.loss_weighting: unknown {self.loss_weighting!r}; "
                 f"choose one of {', '.join(LOSS_WEIGHTINGS)}"
             )
+        if self.loss_weighting != "all" and self.max_noise_density == 0.0:
+            raise PadirError(
+                f"CorruptionConfig.loss_weighting: {self.loss_weighting!r} weighs noised positions, but none is with "
+                "max_noise_density 0"
+            )
         if self.loss_weighting == "mask" and 1.0 in (self.keep_probability, self.random_probability):
             raise PadirError(
                 "CorruptionConfig.loss_weighting: 'mask' weighs positions that hold a MASK, but none does with "

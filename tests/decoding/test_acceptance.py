@@ -59,6 +59,16 @@ def test_sampled_draws_from_the_verifier_where_nothing_was_drafted():
         np.testing.assert_allclose((replacement[:, 0, 0] == 1).mean(), 0.5, atol=0.03)
 
 
+@pytest.mark.parametrize("temperature", [1e-2, 1e-10, 1e-40])
+def test_sampled_near_temperature_0_is_greedy(temperature):
+    """The drafter would write 2 and 1, the verifier 1 and 2."""
+    offered = jnp.log(jnp.array([[[0.0, 0.2, 0.5, 0.3], [0.0, 0.5, 0.2, 0.3]]]))
+    keys = jax.random.split(jax.random.key(0), 1)
+    for draft, logits, stands in (([2, 1], offered, False), ([1, 2], LOG_PROBS, True)):
+        accepted, replacement = AcceptSampled(temperature)(LOG_PROBS, jnp.array([draft]), logits, keys)
+        assert accepted.tolist() == [[stands, stands]] and replacement.tolist() == [[1, 2]]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

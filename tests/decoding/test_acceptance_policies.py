@@ -12,7 +12,7 @@ from padir.decoding.credit import Credit
 from padir.decoding.entropy_bound import RemaskBeyondEntropyBound
 from padir.decoding.initial import StartWithMaskRange, StartWithRandom
 from padir.decoding.refinement import Refinement, refine
-from padir.decoding.remasking import RemaskAny, RemaskLinear, RemaskNothing, RemaskStutter
+from padir.decoding.remasking import RemaskAny, RemaskLinear, RemaskNothing, RemaskStutter, RemaskWorst
 from padir.decoding.replacement import ReplaceWithRandom
 from padir.decoding.sampling import Sampling, entropy, uniform
 from padir.decoding.state import StepView
@@ -116,6 +116,12 @@ class TestCredit:
         # One a step without; with credit one in the first step, p = 0.706, and both others in the second, p = 0.740.
         assert steps(None) == [3]
         assert steps(Credit(decay=0.5, power=1.0, weight=1.0)) == [2]
+
+    def test_something_must_ask_how_likely_a_token_is_however_deep_it_is(self):
+        blind = RemaskAny((RemaskStutter(), RemaskAny((RemaskStutter(), RemaskBeyondEntropyBound(1.0)))))
+        with pytest.raises(PadirError, match="Refinement.credit: RemaskAny does not ask how likely a token is; choose"):
+            Refinement(remask=blind, credit=Credit())
+        Refinement(remask=RemaskAny((RemaskStutter(), RemaskAny((RemaskStutter(), RemaskWorst(1))))), credit=Credit())
 
     def test_a_token_that_was_kept_gathers_none(self):
         """A schedule that keeps the first token: its credit stays that of the step that wrote it."""

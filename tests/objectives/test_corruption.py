@@ -248,6 +248,10 @@ def test_hand_over_noises_with_random_tokens_where_training_does():
             {"min_noise_density": 0.5, "max_noise_density": 0.4},
             "CorruptionConfig.min_noise_density: 0.5 is above max_noise_density 0.4",
         ),
+        (
+            {"loss_weighting": "noise", "min_noise_density": 0.0, "max_noise_density": 0.0},
+            "loss_weighting: 'noise' weighs noised positions, but none is with max_noise_density 0",
+        ),
         ({"loss_weighting": "ALL"}, "loss_weighting: unknown 'ALL'; choose one of all, noise, mask"),
         (
             {"loss_weighting": "mask", "random_probability": 1.0},
