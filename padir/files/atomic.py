@@ -253,7 +253,8 @@ class KeptLines:
 
     def close(self) -> None:
         """Completes the file."""
-        os.fsync(self._stream.fileno())
+        if stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode):  # A pipe or /dev/null keeps nothing.
+            os.fsync(self._stream.fileno())
         self._stack.close()
         if self._replacement is not None:
             self._replacement.commit()

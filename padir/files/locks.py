@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import sys
 import threading
 import time
@@ -101,6 +102,8 @@ def _open_locked(path: Path) -> int:
     while True:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                return opened  # Several may write to a pipe or to /dev/null, which holds nothing.
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -148,6 +148,12 @@ def _rejects_file(rejects: str | None, inputs: Sequence[str], output: str) -> st
     return rejects
 
 
+def _remove_file(path: str) -> None:
+    """Removes a file or object, if it is there. What is no file, like /dev/null, stays."""
+    if is_bucket(path) or as_path(path).is_file():
+        as_path(path).unlink(missing_ok=True)
+
+
 def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str, rejects: str) -> Counts:
     """Reads, translates and writes one stream of lines; the arguments are those of `translate_files`, checked."""
     with contextlib.ExitStack() as stack:
@@ -159,7 +165,7 @@ def _translate_stream(lines: LineTranslator, inputs: Sequence[str], output: str,
             bar.total = count_lines(inputs)
         if output != "-":
             # Rejects of an earlier job with the same output are obsolete.
-            as_path(rejects).unlink(missing_ok=True)
+            _remove_file(rejects)
         counts = lines.translate(lines_of_all(inputs), out, reject, lambda group: bar.update(group.read))
     print(f"{counts}{f'; rejects in {rejects}' if counts.rejected else ''}", file=sys.stderr)
     return counts

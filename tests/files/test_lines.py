@@ -180,6 +180,12 @@ def test_rejects_of_two_jobs_do_not_mix(tmp_path):
     assert [json.loads(line)["file"] for line in Path(path).read_text().splitlines()] == ["a", "a"]
 
 
+def test_several_jobs_throw_their_rejects_away():
+    with Rejects("/dev/null") as first, Rejects("/dev/null") as second:
+        for rejects in (first, second):
+            rejects.write(Line("a", 1, b"x"), "no reason")
+
+
 def test_a_folder_is_no_output(tmp_path):
     message = rf"^{tmp_path}: this is a folder; give the name of a file"
     with pytest.raises(PadirError, match=message), writing(str(tmp_path)):

@@ -3,6 +3,8 @@
 import dataclasses
 import gzip
 import json
+import os
+import stat
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -357,6 +359,17 @@ def test_without_rejects_there_is_no_rejects_file(tiny, files, tmp_path, capfd):
     assert (counts.read, counts.translated, counts.rejected) == (18, 18, 0)
     assert capfd.readouterr().err.endswith("read 18 lines: 18 translated, 0 rejected\n")
     assert not stale.exists()
+
+
+def test_rejects_may_go_to_a_pipe(stand_in, tmp_path):
+    """It stays what it is: only a file of an earlier job is removed."""
+    pipe, inputs = tmp_path / "pipe", tmp_path / "in.txt"
+    os.mkfifo(pipe)
+    inputs.write_text("no 1\n \n")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    translate_files(run_dir="any", inputs=[str(inputs)], output=str(tmp_path / "out"), rejects=str(pipe))
+    assert json.loads(os.read(reader, 1000))["line"] == 2 and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
 
 
 def test_an_empty_file(tiny, tmp_path):
