@@ -118,6 +118,14 @@ class TestTheirNumbers:
 
 
 class TestRoundTrip:
+    def test_everybody_may_read_what_may_be_read(self, tmp_path):
+        """The library that writes the weights does so for its owner alone."""
+        network = NetworkConfig(**SIZES, causal=True, positional_attention=False)
+        model = AutoregressiveModel(TokenIds(20), network, 8, 8)
+        huggingface.save(tmp_path, model, model.init(0))
+        assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
     def test_other_numbers_of_buckets(self, tmp_path):
         network = NetworkConfig(**SIZES, causal=True, positional_attention=False, relative_buckets=48)
         model = AutoregressiveModel(TokenIds(20), network, 8, 8)
