@@ -1,10 +1,22 @@
 """Time and metrics of an interval, with a clock that the test turns."""
 
+import weakref
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.training.intervals import COMPILE, COMPUTE, DATA, HOST, Activity, Devices, MetricWindow, NonFiniteError
+from padir.training.intervals import (
+    COMPILE,
+    COMPUTE,
+    DATA,
+    FETCHED_AT_ONCE,
+    HOST,
+    Activity,
+    Devices,
+    MetricWindow,
+    NonFiniteError,
+)
 
 
 class Clock:
@@ -115,6 +127,29 @@ def test_the_update_that_is_not_finite_is_named(clock):
     with pytest.raises(NonFiniteError, match="step 43: the training loss is inf, the gradient norm 0.5") as raised:
         window.finish()
     assert raised.value.step == 43
+
+
+def test_an_interval_of_any_length_holds_few_metrics(clock):
+    """And its means are those of all updates."""
+    window = MetricWindow(Activity(0, clock), Devices(1, None, lambda *shape: 1))
+    held = []
+    for number in range(2 * FETCHED_AT_ONCE + 50):
+        metrics = row(number)
+        held.append(weakref.ref(metrics["loss"]))
+        window.add(metrics, features(2, 3, 4))
+        del metrics
+    assert sum(each() is not None for each in held) <= FETCHED_AT_ONCE
+    clock.now += 5
+    found = window.finish()
+    assert found["train/loss"] == (2 * FETCHED_AT_ONCE + 49) / 2
+    assert found["train/tokens_per_second"] == 10 * len(held) / 5 and found["train/step_seconds"] == 5 / len(held)
+
+
+def test_in_a_long_interval_it_is_noticed_soon_if_one_is_not_finite(clock):
+    window = MetricWindow(Activity(7, clock), Devices(1, None, lambda *shape: 1))
+    with pytest.raises(NonFiniteError, match="step 37: the training loss is nan"):
+        for number in range(FETCHED_AT_ONCE + 1):
+            window.add(row(np.nan if number == 29 else 1.0), features(2, 3, 4))
 
 
 def test_means_leave_out_what_was_skipped(clock):
