@@ -62,7 +62,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 SMALL_P_VALUES = {
     "acceptance_demo_cpu.json": "9a5ea1b",
     "acceptance_demo_noise_cpu.json": "9a5ea1b",
-    "acceptance_tatoeba_de_en_cpu.json": "12c828b",
     "compute_types_demo_student_cpu.json": "5724c7d",
     "compute_types_demo_teacher_cpu.json": "2c17c0f",
     "demo_cpu.json": "3d793a3",
