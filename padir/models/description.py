@@ -21,7 +21,9 @@ def model_to_dict(model: Model) -> dict[str, Any]:
 
 
 def model_from_dict(stored: dict[str, Any]) -> Model:
-    """The model that `model_to_dict` described."""
+    """The model that `model_to_dict` described; raises TypeError or KeyError for what it cannot have written."""
+    if not isinstance(stored, dict):
+        raise TypeError(f"a model's description is an object, not {stored!r}")
     fields = dict(stored)
     cls = MODELS[fields.pop("kind")]
     return cls(**{name: _PARTS[name](**value) if name in _PARTS else value for name, value in fields.items()})

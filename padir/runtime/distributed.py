@@ -74,7 +74,8 @@ def _initialize_from_variables(preemption: bool) -> None:
     if index >= count:
         raise PadirError(f"{PROCESS_ID}={index}: must be below {NUM_PROCESSES}, {count}")
     coordinator = os.environ[COORDINATOR]
-    if not coordinator.rpartition(":")[2].isdigit():
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
         raise PadirError(f"{COORDINATOR}={coordinator}: give the host and port of process 0, e.g. 127.0.0.1:8476")
     if count == 1:
         return

@@ -124,7 +124,8 @@ def test_a_damaged_description_is_named(tmp_path, vocabularies):
     save_model(tmp_path, PADIR, vocabularies[0])
     path = tmp_path / "model.json"
     whole = path.read_text()
-    for damaged in (whole[: len(whole) // 2], "{}", whole.replace('"z_loss"', '"zloss"')):
+    no_object = '{"model": "abc", "vocabulary_hash": "x"}'
+    for damaged in (whole[: len(whole) // 2], "{}", whole.replace('"z_loss"', '"zloss"'), no_object):
         path.write_text(damaged)
         with pytest.raises(PadirError, match=rf"^{re.escape(str(path))}: .*damaged"):
             load_model(tmp_path)

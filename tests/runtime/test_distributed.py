@@ -90,6 +90,7 @@ def test_tpu(joined):
         ({"PADIR_PROCESS_ID": "-1"}, "PADIR_PROCESS_ID=-1: is not a whole number"),
         ({"PADIR_PROCESS_ID": "4"}, "PADIR_PROCESS_ID=4: must be below PADIR_NUM_PROCESSES, 4"),
         ({"PADIR_COORDINATOR": "localhost"}, "PADIR_COORDINATOR=localhost: give the host and port of process 0"),
+        ({"PADIR_COORDINATOR": "8476"}, "PADIR_COORDINATOR=8476: give the host and port of process 0"),
     ],
 )
 def test_variables_that_do_not_fit_are_refused(changes, message, joined):
